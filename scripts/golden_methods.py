@@ -252,6 +252,42 @@ def gates(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"hidden": hidden[0].tolist(), "scores": scores}
 
 
+def dms_kvzap(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Pairs that `DMSPress(KVzapPress(), threshold, decoding=True)` leaves to each head of three layers: after a prompt
+    of `prompt` tokens, and after each token of an answer. The hidden states of a layer are the queries of `made_up`.
+    """
+    import torch
+
+    presses, kvzap = (import_module(name) for name in ("kvpress", "kvpress.presses.kvzap_press"))
+    seed, window, prompt, shape = 2, 7, 31, {**SHAPE, "query_heads": 3, "tokens": 48, "head_dim": 20}
+    states = torch.from_numpy(made_up(seed, shape)["queries"]).double()
+    answering: dict[str, Any] = {}
+    for kind, threshold in (("linear", -4.0), ("linear", 1.5), ("kvzap", -1.0), ("kvzap", 0.5)):
+        inner = None if kind == "linear" else 5
+        config = kvzap.KVzapConfig(input_dim=20, output_dim=2, n_modules=3, hidden_dim=inner)
+        scorer = presses.KVzapPress()
+        scorer.kvzap_model = kvzap.KVzapModel(config).double()
+        for layer, weights in zip(scorer.kvzap_model.layers, gate_weights(kind), strict=True):
+            layer.load_state_dict({name: torch.from_numpy(part).double() for name, part in weights.items()})
+        press, steps = presses.DMSPress(scorer, threshold, window, decoding=True), [[] for _ in range(prompt, 49)]
+        for index, hidden in enumerate(states):
+            module = SimpleNamespace(layer_idx=index, masked_key_indices=None)
+            scores = scorer.score(module, hidden[None], None, None, None, {})
+            assert (scores - threshold).abs().min() > 1e-3, "float32 must decide as float64 does"
+            for step, stop in zip(steps, range(prompt, 49), strict=True):
+                start = 0 if stop == prompt else stop - 1
+                keys = torch.zeros(1, 2, stop, 1)
+                cache = SimpleNamespace(layers=[SimpleNamespace(keys=keys, values=keys)] * 3)
+                read = {"hidden_states": hidden[None, start:stop], "cache_position": torch.arange(start, stop)}
+                press.forward_hook(module, [], read | {"past_key_values": cache}, [])
+                kept = np.ones((2, stop), dtype=bool)
+                if module.masked_key_indices is not None:
+                    kept[module.masked_key_indices[1], module.masked_key_indices[2]] = False
+                step.append([np.flatnonzero(head).tolist() for head in kept])
+        answering.setdefault(kind, {})[f"{threshold:g}"] = steps
+    return {"seed": seed, "shape": shape, "window": window, "prompt": prompt, "kept_while_answering": answering}
+
+
 def kvzip_plus(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The last 40 of 103 tokens repeat the others, of which the first four are the prompt's head."""
     import torch
@@ -401,6 +437,7 @@ METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "compactor": compactor,
     "criticalkv": criticalkv,
     "cur": cur,
+    "dms_kvzap": dms_kvzap,
     "gated_chunkkv": gated_chunkkv,
     "gates": gates,
     "kvzip_plus": kvzip_plus,

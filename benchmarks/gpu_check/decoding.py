@@ -20,7 +20,7 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
@@ -28,6 +28,7 @@ from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache

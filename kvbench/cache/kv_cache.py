@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.recurrent import RecurrentState
-from kvbench.cache.shapes import Kept, Lengths, Rows
+from kvbench.cache.shapes import Kept, Lengths, Rows, Scores
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, size
 
@@ -243,9 +243,11 @@ class LayerCache:
             by_head={name: numbers[list(heads)] for name, numbers in self.by_head.items()},
         )
 
-    def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
-        """Return a copy with new KV pairs at the end of every cache head, at positions first, first + 1, ..., with
-        state 0.
+    def append(
+        self, keys: DensePairs, values: DensePairs, first: int, state: Mapping[str, Scores] | None = None
+    ) -> "LayerCache":
+        """Return a copy with new KV pairs at the end of every cache head, at positions first, first + 1, ..., with this
+        state and 0 for what it does not name.
         """
         new = keys.shape[1]
         positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.cache_heads, new)
@@ -259,7 +261,7 @@ class LayerCache:
             future_queries=(),
             recordings={},
             state={
-                name: self._joined(tensor[:, None], tensor.new_zeros(self.cache_heads, new, 1))[:, 0]
+                name: self._joined(tensor[:, None], (state or {}).get(name, tensor.new_zeros(1, new))[..., None])[:, 0]
                 for name, tensor in self.state.items()
             },
         )

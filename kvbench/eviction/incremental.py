@@ -42,6 +42,9 @@ from kvbench.support.facts import ONE_EVICTION, SCORED_BEFORE_ANSWER, SCORED_ONC
 ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
 
+RECORDED = "recorded"
+"""The name in `LayerCache.state` of what a score made of the hidden state of a pair's token."""
+
 Capacity = int | Mapping[int, tuple[int, ...]]
 """KV pairs that a cache head may hold after an eviction: one number for all, on average if they share a budget, or one
 per head by layer index."""
@@ -126,11 +129,16 @@ class IncrementalEviction:
     def accumulates(self) -> bool:
         return self.eviction.policy.state == "accumulate" and self.score.inputs.window
 
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether pairs carry what the score makes of the hidden states of their tokens."""
+        return self.score.inputs.hidden_states == "token"
+
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """Return an empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
         cache_heads = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
         rows = query_heads // cache_heads if self.score.merges_last else 1
-        sums = _sum_names(rows) if self.accumulates else ()
+        names = [*(_sum_names(rows) if self.accumulates else ()), *([RECORDED] if self.reads_hidden else ())]
         return LayerCache(
             index=index,
             query_heads=query_heads,
@@ -138,7 +146,7 @@ class IncrementalEviction:
             values=like.new_empty(0, like.shape[-1]),
             positions=torch.empty(0, dtype=POSITION, device=like.device),
             offsets=(0,) * (cache_heads + 1),
-            state={name: like.new_empty(0, dtype=torch.float) for name in sums},
+            state={name: like.new_empty(0, dtype=torch.float) for name in names},
         )
 
     def after(self, cache: KVCache) -> "IncrementalEviction":
@@ -173,6 +181,10 @@ class IncrementalEviction:
                 by_head = running.unflatten(0, (kept.shape[0], -1)).unbind(1)
                 names = _sum_names(len(by_head))
                 layer = replace(layer, state={name: sums[kept] for name, sums in zip(names, by_head, strict=True)})
+            if self.reads_hidden:
+                recorded = before.recordings[self.score]
+                recorded = recorded.repeat_interleave(len(kept) // len(recorded), dim=0)[kept]
+                layer = replace(layer, state={**layer.state, RECORDED: recorded})
             layers.append(layer)
         if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.num_tokens):
             ranked = zip(layers, decision.kept, decision.rankings, strict=True)
@@ -201,6 +213,8 @@ class IncrementalEviction:
         for heads, part in dense_parts(layer):
             score = self.score if len(heads) == layer.cache_heads else self.score.of_heads(heads)
             part_rows = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
+            if self.reads_hidden:
+                part = replace(part, recordings={score: part.state[RECORDED].view(part.cache_heads, -1)})
             raw = self.raw(part, part_rows, part.cache_heads, score)
             if self.accumulates:
                 by_head = raw.unflatten(0, (part.cache_heads, -1))

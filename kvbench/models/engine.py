@@ -229,7 +229,7 @@ class Engine:
         batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(list(blocks)):
             cache.evictor = evictor_after(cache.num_tokens + len(part))
-            logits = bridge.forward(self.model, part[None], batch.positions, batch)[0]
+            logits = self._pass(batch, part[None], batch.positions, 1)[0, -1]
             batch.check()
             batch.finish(len(part))
         batch.return_layers()
@@ -420,10 +420,20 @@ class Engine:
             ids = torch.cat((ids, ids[:1].expand(rows - len(ids), -1)))
         positions += positions[:1] * (rows - len(positions))
         num_logits = self.batch_invariance.last_of(rows, new) if last == 1 else last
-        logits = bridge.logits(self.model, ids, positions, batch, num_logits)
+        logits = self._pass(batch, ids, positions, num_logits)
         batch.finish(new)
         self.counters.decode_steps += 1
         return logits[:, num_logits - last :]
+
+    def _pass(
+        self, batch: DecodeBatch, ids: Int[Tensor, "rows new"], positions: Sequence[int], last: int
+    ) -> Float[Tensor, "rows last vocabulary"]:
+        """Return the logits of a pass; the batch gets hidden states if it reads them."""
+        recording = nullcontext()
+        if isinstance(batch, EvictingBatch) and batch.reads_hidden:
+            recording = bridge.attention_calls(self.model, batch.receive)
+        with recording:
+            return bridge.logits(self.model, ids, positions, batch, last)
 
     def evicting_cache(
         self, evictor: IncrementalEviction, every: int | None, cache: KVCache | None = None

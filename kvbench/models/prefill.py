@@ -12,6 +12,7 @@ from kvbench.cache.attention import AttentionParams, causal_with_lse, fused, obs
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense
 from kvbench.cache.recurrent import RecurrentState
+from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import AttentionCall, Score
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
@@ -206,24 +207,13 @@ class Prefill:
     ) -> None:
         """Pass the hidden states of the new tokens to the scores that ask for them."""
         record, first = self._layers[layer], self.num_tokens
-        kv_heads, block = keys.shape[1:3]
-        if call is None or call.module.layer_idx != layer or call.hidden.shape[1] != block:
-            names = ", ".join(score.name for score in self._hidden_scores)
-            raise UserError(
-                f"score {names}: the attention of layer {layer} of this model gives no access to its input; choose "
-                "another score"
-            )
         new = from_dense(layer, record.query_heads, keys[0], values[0])
         new = replace(new, positions=new.positions + first, projections=record.projections)
         for score in self._hidden_scores:
-            rows = score.read_call(new, call._replace(queries=queries)).float()
-            allowed = {(heads, block): [heads, block] for heads in (record.query_heads, kv_heads)}
-            if tuple(rows.shape) not in allowed:
-                expected = " or ".join(map(str, allowed.values()))
-                raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
+            rows = read_hidden(score, new, call and call._replace(queries=queries))
             if score not in record.recordings:
                 record.recordings[score] = rows.new_empty(len(rows), self.tokens)
-            record.recordings[score][:, first : first + block] = rows
+            record.recordings[score][:, first : first + keys.shape[2]] = rows
 
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams, sliding_window: int
@@ -254,3 +244,23 @@ class Prefill:
         if len(stacks) == len(indices) or indices != sorted(indices) or not all(stack.whole for stack in stacks):
             return cache
         return replace(cache, stacks=tuple(stack.freeze(layers[stack.layers[0]]) for stack in stacks))
+
+
+def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> Scores:
+    """Return what a score remembers of new tokens, whose pairs alone `layer` holds.
+
+    Raises UserError for an attention that is not called with their hidden states, and for numbers of another shape.
+    """
+    new = layer.lengths[0]
+    if call is None or call.module.layer_idx != layer.index or call.hidden.shape[1] != new:
+        raise UserError(
+            f"score {score.name}: the attention of layer {layer.index} of this model gives no access to its input; "
+            "choose another score"
+        )
+    rows = score.read_call(layer, call).float()
+    most = layer.cache_heads if score.inputs.hidden_states == "token" else layer.query_heads
+    allowed = dict.fromkeys(str([heads, new]) for heads in (most, layer.cache_heads))
+    if str(list(rows.shape)) not in allowed:
+        expected = " or ".join(allowed)
+        raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
+    return rows

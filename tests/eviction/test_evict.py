@@ -16,10 +16,11 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import best_first
-from kvbench.eviction.scores.attn import Attention, Lava
+from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import layer_of, random_cache
 
 policies = st.builds(

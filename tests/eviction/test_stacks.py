@@ -12,11 +12,12 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, is_separate
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.support.errors import UserError
 from tests.arrays import random_cache
 

@@ -1,22 +1,36 @@
 """Gates against those of kvpress in float64 (scripts/golden_methods.py), files of weights, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import kvbench
+from kvbench.cache.attention import AttentionParams
+from kvbench.cache.kv_cache import KVCache, from_dense
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import RECORDED, IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import AttentionCall
 from kvbench.extras.gates.gates import FastKVzip, KVzap
 from kvbench.models import bridge
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine
 from kvbench.support.errors import MissingFile, UserError
-from scripts.golden_methods import FOLDER, gate_weights
+from scripts.golden_methods import FOLDER, gate_weights, made_up
 from tests.arrays import random_layer
+from tests.embedded import HIDDEN, KV_HEADS, LAYERS
 from tests.models.families import tiny
 from tests.models.test_rotation import PROMPT
 
 GOLDEN = json.loads((FOLDER / "gates.json").read_text("utf-8"))
+DMS = json.loads((FOLDER / "dms_kvzap.json").read_text("utf-8"))
 SCORES = {"linear": KVzap, "kvzap": KVzap, "fastkvzip": FastKVzip}
 
 
@@ -55,13 +69,7 @@ def test_the_published_form_of_fast_kvzip_is_read(tmp_path: Path) -> None:
 
 def test_a_prompt_is_scored_block_by_block_as_at_once(tmp_path: Path) -> None:
     model = tiny("llama")
-    hidden, heads = model.config.hidden_size, model.config.num_key_value_heads
-    parts = {}
-    for index in range(model.config.num_hidden_layers):
-        parts[f"layers.{index}.weight"] = torch.randn(heads, hidden)
-        parts[f"layers.{index}.bias"] = torch.randn(heads)
-    save_file(parts, tmp_path / "gates.safetensors")
-    score = KVzap(str(tmp_path / "gates.safetensors"))
+    score = of_model(model, tmp_path)
     bridge.attach(model)
     whole, split = (
         Engine(model, prefill_chunk=block, max_length=61).prefill(PROMPT, (), [score]).cache.layers
@@ -70,6 +78,89 @@ def test_a_prompt_is_scored_block_by_block_as_at_once(tmp_path: Path) -> None:
     for whole_layer, split_layer in zip(whole, split, strict=True):
         torch.testing.assert_close(whole_layer.recordings[score], split_layer.recordings[score], rtol=1e-4, atol=1e-5)
         assert score(whole_layer, None, "sum") is whole_layer.recordings[score]
+
+
+KEPT = [(kind, threshold) for kind, by_threshold in DMS["kept_while_answering"].items() for threshold in by_threshold]
+
+
+@pytest.mark.parametrize(("kind", "threshold"), KEPT)
+def test_pairs_kept_while_answering_are_those_of_kvpress(kind: str, threshold: str, tmp_path: Path) -> None:
+    score, first = SCORES[kind](written(tmp_path, kind)), DMS["prompt"]
+    arrays = made_up(DMS["seed"], DMS["shape"])
+    hidden = [torch.from_numpy(part) for part in arrays["queries"]]
+    keys = torch.from_numpy(arrays["keys"])
+    layers = []
+    for index, states in enumerate(hidden):
+        layer = from_dense(index, 4, keys[:, :first], keys[:, :first])
+        layers.append(replace(layer, recordings={score: score.read_hidden(layer, states[:first])}))
+    full = KVCache(tuple(layers), first)
+    eviction = Eviction(Policy("dms", recent=DMS["window"]), score, parse_budget(f"threshold:{threshold}"))
+    decision = eviction.decide(full)
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+    cache = EvictingCache(evictor, 1, evictor.remember(full, decision, eviction.evict(full, decision)))
+    for token, expected in enumerate(DMS["kept_while_answering"][kind][threshold], start=first):
+        held = [[head.tolist() for head in layer.positions.split(layer.lengths)] for layer in cache.freeze().layers]
+        assert held == expected
+        new = slice(token, token + 1)
+        for index, states in enumerate(hidden) if token < keys.shape[1] else ():
+            call = AttentionCall(None, SimpleNamespace(layer_idx=index), states[None, new], {})
+            cache.attend(index, torch.zeros(4, 1, 20), keys[:, new], keys[:, new], AttentionParams(1.0), call)
+        cache.finish(1)
+
+
+def of_model(model: Any, folder: Path) -> KVzap:
+    """Gates with the sizes of a model."""
+    hidden, heads = model.config.hidden_size, model.config.num_key_value_heads
+    parts = {}
+    for index in range(model.config.num_hidden_layers):
+        parts[f"layers.{index}.weight"] = torch.randn(heads, hidden)
+        parts[f"layers.{index}.bias"] = torch.randn(heads)
+    save_file(parts, folder / "gates.safetensors")
+    return KVzap(str(folder / "gates.safetensors"))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+def test_tokens_of_an_answer_have_the_scores_of_tokens_of_a_prompt(family: str, tmp_path: Path) -> None:
+    """Two cells with a threshold that evicts nothing read an answer; then each pair has the number that a prefill of
+    all tokens gives it.
+    """
+    model = tiny(family)
+    score = of_model(model, tmp_path)
+    bridge.attach(model)
+    engine, first = Engine(model, max_length=512, max_batch=3), 40
+    whole = engine.prefill(PROMPT, (), [score]).cache.evictable
+    full = engine.prefill(PROMPT[:first], (), [score]).cache
+    eviction = Eviction(Policy("dms", recent=7), score, parse_budget("threshold:-1000"))
+    decision = eviction.decide(full)
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+    begun = evictor.remember(full, decision, eviction.evict(full, decision))
+    caches = [engine.evicting_cache(evictor, every, begun) for every in (1, 4)]
+    engine.read_silently(PROMPT[first:], caches)
+    for cache in caches:
+        for layer, expected in zip(cache.freeze().evictable, whole, strict=True):
+            numbers = layer.state[RECORDED].view(layer.cache_heads, -1)
+            torch.testing.assert_close(numbers, expected.recordings[score], rtol=1e-3, atol=1e-4)
+
+
+def test_rows_of_answers_that_gates_evict_from(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"weight": (KV_HEADS, HIDDEN), "bias": (KV_HEADS,)}
+    parts = {
+        f"layers.{index}.{name}": torch.randn(shape, generator=generator)
+        for index in range(LAYERS)
+        for name, shape in shapes.items()
+    }
+    save_file(parts, tmp_path / "gates.safetensors")
+    rows = kvbench.run(
+        *("policy=plain", "score=kvzap", f"score.gates={tmp_path}/gates.safetensors", "policy.recent=16"),
+        *("task.samples=1", "task.context_length=400", "task.max_new_tokens=24", "task.min_new_tokens=24"),
+        "schedule.decode_every=1",
+        budget=["threshold:0", "threshold:-1000"],
+        **{"results.dir": str(tmp_path)},
+    )
+    assert rows.error.isna().all()
+    evictions = rows.set_index("budget").decode_evictions
+    assert evictions["threshold:-1000"] == 0 < evictions["threshold:0"]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Finch, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
@@ -25,6 +25,7 @@ from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch

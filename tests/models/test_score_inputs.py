@@ -53,6 +53,12 @@ class Hidden(Score):
 
 
 @dataclass(frozen=True)
+class EachToken(Hidden):
+    name: str = "each_token"
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="token")
+
+
+@dataclass(frozen=True)
 class WholePrompt(Hidden):
     name: str = "whole_prompt"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="prompt", projections=("output", "query"))
@@ -203,4 +209,6 @@ def test_what_cannot_be_read_is_refused() -> None:
 
 def test_scores_with_such_inputs_have_the_properties() -> None:
     check(Hidden())
+    check(EachToken())
+    check(EachToken(), Policy("accumulating", window=8, recent=4, state="accumulate"))
     check(WholePrompt())

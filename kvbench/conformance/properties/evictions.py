@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_layer, causal
-from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense
 from kvbench.conformance.properties.caches import (
     HEAD_DIM,
     HEADS,
@@ -24,9 +24,9 @@ from kvbench.conformance.properties.caches import (
 )
 from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.eviction.evict import Decision, Eviction, reads_rows
-from kvbench.eviction.incremental import IncrementalEviction, LayerEviction, capacity_after, check_steps
+from kvbench.eviction.incremental import RECORDED, IncrementalEviction, LayerEviction, capacity_after, check_steps
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.score import AttentionCall, Score
 
 Property = Callable[[Policy, Score], None]
 Token = tuple[Tensor, Tensor, Tensor]
@@ -352,7 +352,7 @@ def _run(
 ) -> list[LayerEviction]:
     steps = []
     for queries, keys, values in blocks:
-        layer = layer.append(keys, values, num_tokens)
+        layer = layer.append(keys, values, num_tokens, _read_hidden(incremental, layer, keys, values))
         rows = attend_layer(queries, layer, AttentionParams(HEAD_DIM**-0.5))
         reads = reads_rows(incremental.policy, incremental.eviction.score)
         steps.append(incremental.step(layer, rows if reads else None))
@@ -360,12 +360,23 @@ def _run(
     return steps
 
 
+def _read_hidden(
+    incremental: IncrementalEviction, layer: LayerCache, keys: Tensor, values: Tensor
+) -> dict[str, Tensor]:
+    """Return the state of new pairs; the hidden state of a token is its keys side by side, as in `caches.layer_of`."""
+    new = replace(from_dense(layer.index, HEADS, keys, values), projections=layer.projections)
+    call = AttentionCall(None, None, keys.transpose(0, 1).flatten(1)[None], {})
+    return {RECORDED: incremental.score.read_call(new, call)} if incremental.reads_hidden else {}
+
+
 def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[list[LayerCache]]:
     """Return the layers after each block; their queries differ in scale."""
     layers = [incremental.start(index, HEADS, KV_HEADS, torch.empty(HEAD_DIM)) for index in range(LAYERS)]
     after, num_tokens = [], 0
     for queries, keys, values in blocks:
-        layers = [layer.append(keys, values, num_tokens) for layer in layers]
+        layers = [
+            layer.append(keys, values, num_tokens, _read_hidden(incremental, layer, keys, values)) for layer in layers
+        ]
         rows = [attend_layer(queries * (layer.index + 1), layer, AttentionParams(HEAD_DIM**-0.5)) for layer in layers]
         num_tokens += keys.shape[1]
         if incremental.divides:

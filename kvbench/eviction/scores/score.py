@@ -27,8 +27,9 @@ RawTerm = RowTerm | Literal["position"]
 """A sum over the row of a new token; or the position of the pair, which needs none."""
 Projection = Literal["output", "query"]
 """Matrices of a model's attention: output [hidden, heads x head_dim], query [heads x head_dim, hidden]."""
-Span = Literal["block", "prompt"]
-"""The tokens whose hidden states a score gets at once: a prefill pass, or the whole prompt."""
+Span = Literal["token", "block", "prompt"]
+"""The tokens whose hidden states a score gets at once: a prefill pass, or the whole prompt; `token`: any pass, also of
+an answer, as the numbers of a token, one per KV head, are made of its hidden state alone."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Score(Protocol):
     def claims(self) -> Iterator[Claim]:
         """Yield the facts that it needs of other settings, and those that it makes untrue."""
         inputs, does = self.inputs, ""
-        if inputs.projections or inputs.hidden_states:
+        if inputs.projections or inputs.hidden_states in ("block", "prompt"):
             does = "reads the model with the prompt, once, so it cannot evict again later"
         elif inputs.repeat is not None:
             does = "repeats what was read, once, so it cannot evict again later"
@@ -145,7 +146,7 @@ class Score(Protocol):
     def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
         """Return what to remember of hidden states of new tokens: one row per query or KV head, one column per token.
 
-        Called during the prefill if `inputs.hidden_states`. `layer` holds the KV pairs of these tokens alone, and their
+        Called in passes that `inputs.hidden_states` names. `layer` holds the KV pairs of these tokens alone, and their
         positions. `__call__` finds the rows of all tokens, in float32, at `layer.recordings[self]`.
         """
         raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")

@@ -9,6 +9,7 @@ import re
 import warnings
 import zipfile
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.facts import LASTING, Claim
 from kvbench.support.whole_file import check_size, check_unpacked
 
 EPSILON = 1e-6
@@ -45,7 +47,7 @@ class _Gated(Score):
 
     gates: Annotated[str, Help("a safetensors file of this model's gates")]
     gates_sha256: str = field(init=False)
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="block")
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="token")
     signed: ClassVar[bool] = True
     names: ClassVar[tuple[frozenset[str], ...]] = ()
 
@@ -82,6 +84,9 @@ class _Gated(Score):
     def gate(self, weights: Weights, hidden: Float[Tensor, "new hidden"]) -> Scores:
         """Return the scores of tokens by KV head."""
         raise NotImplementedError
+
+    def claims(self) -> Iterator[Claim]:
+        yield Claim(f"score {self.name}", "", grants=frozenset({LASTING}))
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         heads, _ = self.shape(self._layers[0])

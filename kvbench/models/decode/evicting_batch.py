@@ -12,6 +12,7 @@ from torch import Tensor
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
+from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.local_layer import LocalLayer
@@ -29,6 +30,7 @@ class EvictingBatch(DecodeBatch):
         super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed, self._new = caches, set[int](), 0
         self._alone: list[int] = []
+        self._call: AttentionCall | None = None
         self._groups: list[list[int]] = []
         self._slots: dict[tuple[int, int], Slots] = {}
         self._local: dict[int, LocalLayer] = {}
@@ -37,6 +39,7 @@ class EvictingBatch(DecodeBatch):
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """Return a cell that cannot evict is closed; `failures` says why."""
+        call, self._call = self._call, None
         if queries.shape[2] != self._new:
             self.return_layers()
             self._group(queries.shape[2])
@@ -50,7 +53,8 @@ class EvictingBatch(DecodeBatch):
         outputs = torch.zeros_like(queries)
         for cell, cache in self._open(self._alone):
             try:
-                outputs[cell] = cache.attend(layer, queries[cell], keys[cell], values[cell], rule)
+                own = call and call._replace(hidden=call.hidden[cell : cell + 1])
+                outputs[cell] = cache.attend(layer, queries[cell], keys[cell], values[cell], rule, own)
             except UserError as error:
                 self._fail(cell, str(error))
         for number in range(len(self._groups)):
@@ -58,6 +62,15 @@ class EvictingBatch(DecodeBatch):
             own, new_keys, new_values = (part.index_select(0, rows) for part in (queries, keys, values))
             outputs.index_copy_(0, rows, self._attend_together(number, layer, own, new_keys, new_values, rule))
         return outputs
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether `receive` is to get the hidden states that attention layers read."""
+        return any(cache.evictor.reads_hidden for cache in self.caches)
+
+    def receive(self, call: AttentionCall) -> None:
+        """Take the hidden states of all cells that the attention of a layer is about to read."""
+        self._call = call
 
     def _group(self, new: int) -> None:
         """Find the cells that read `new` tokens alone, and the cells of each key."""

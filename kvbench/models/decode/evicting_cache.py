@@ -8,14 +8,17 @@ import sys
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, ObservationWindow, joined
+from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, ObservationWindow, from_dense, joined
 from kvbench.cache.recurrent import RecurrentState
-from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.eviction.incremental import RECORDED, IncrementalEviction
 from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import CellPairs, CellRows
+from kvbench.models.prefill import read_hidden
 from kvbench.models.rope import KeyReRotation
 
 
@@ -63,14 +66,25 @@ class EvictingCache:
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
     def attend(
-        self, index: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: AttentionParams
+        self,
+        index: int,
+        queries: CellRows,
+        keys: CellPairs,
+        values: CellPairs,
+        rule: AttentionParams,
+        call: AttentionCall | None = None,
     ) -> CellRows:
         """Append the new tokens to a layer, attend to all of its pairs, and evict if that is due.
 
-        Raises UserError as `IncrementalEviction.step` does.
+        call: with the hidden states that the layer reads. Raises UserError as `IncrementalEviction.step` does.
         """
         held = self._layers[index] if index in self._layers else self._empty(index, len(queries), keys, None)
-        grown, new = held.append(keys, values, self.num_tokens), keys.shape[1]
+        state, new = dict[str, Tensor](), keys.shape[1]
+        if self.evictor.reads_hidden:
+            alone = from_dense(index, len(queries), keys, values)
+            alone = replace(alone, positions=alone.positions + self.num_tokens)
+            state[RECORDED] = read_hidden(self.evictor.score, alone, call)
+        grown = held.append(keys, values, self.num_tokens, state)
         shown = grown
         if self.re_rotation is not None:  # the model rotates new keys by their slots
             rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()

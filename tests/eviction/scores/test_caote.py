@@ -10,11 +10,12 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
-from kvbench.eviction.scores.attn import Cake, Lava
+from kvbench.eviction.scores.attn import Cake
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import random_cache, random_layer
 
 

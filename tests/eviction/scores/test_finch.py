@@ -9,7 +9,8 @@ from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention, Finch
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.weighted import Finch
 from kvbench.support.errors import UserError
 from tests.arrays import random_layer
 

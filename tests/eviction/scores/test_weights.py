@@ -8,8 +8,9 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
-from kvbench.eviction.scores.attn import Attention, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava, Vatp
 from tests.arrays import random_cache, random_layer
 
 LAYER = random_layer(50, window=8)
