@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Curve, KeptSets, read_rows, read_sidecar
-from kvbench.records.moments import spans_of
 from kvbench.records.parquet_rows import write_parquet
 from kvbench.report.rows import describer, load_table
 from kvbench.support.grouped import grouped
+from reference_results.moments import moments_of
 from reference_results.rotation import key_of, rotation
 from reference_results.sweeps import Part, RowSet
 from reference_results.workers import read_parts
@@ -48,7 +48,7 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int, gate: bo
     margins = [None if margin is None else float(f"{margin:.{_DIGITS}g}") for margin in rows["top2_margin"].to_pylist()]
     rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_parquet(rows, out, describer(folder), spans_of(folder, rows))
+    write_parquet(rows, out, describer(folder), moments_of(folder, rows))
     return rows.num_rows
 
 

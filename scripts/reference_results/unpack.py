@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 from kvbench.records import Recorder, ResultsFolder, read_rows
+from kvbench.records.moments import spans_of
 from kvbench.records.reading import rows_of
 from kvbench.report.rows import describer, load_table
 from kvbench.support.errors import UserError
+from reference_results.moments import keep_moments
 from reference_results.sweeps import RowSet
 from reference_results.workers import write_parts
 
@@ -15,8 +17,8 @@ from reference_results.workers import write_parts
 def unpack_all(known: RowSet, results: Path) -> None:
     """Write the committed rows of all parts, with their cells and environments, as the rows of a run.
 
-    Seconds, and hashes of kept sets beyond the first samples, are not in packed rows and stay unknown. Raises UserError
-    for a folder that has rows of one of the cells already.
+    Seconds, and hashes of kept sets beyond the first samples, are not in packed rows and stay unknown. When the rows of
+    a cell were made is kept beside them. Raises UserError for a folder that has rows of one of the cells already.
     """
     folder, parts = ResultsFolder(results), dict[str, list[str]]()
     present = {row.cell for row in read_rows(folder)} if folder.rows.is_dir() else set[str]()
@@ -34,6 +36,8 @@ def unpack_all(known: RowSet, results: Path) -> None:
         if file.is_file():
             with Recorder(folder) as recorder:
                 recorder.append(rows_of(table))
+            assert recorder.path is not None, "it has written rows"
+            keep_moments(results, recorder.path, spans_of(file, table))
         else:
             for name in ("rows", "curves", "kept"):
                 if (copied / name).is_dir():

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from PIL import Image
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.records import COLUMNS, Row, read_rows
+from kvbench.records.moments import Span
 from kvbench.records.parquet_rows import write_parquet
 from kvbench.records.reading import rows_of
 from kvbench.report.compare.compare import Difference
@@ -329,7 +331,10 @@ def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path
     main = scripts.sweeps.row_set("reference").parts["main"]
     packed = SimpleNamespace(name="few", parts={"main": main}, folder=tmp_path / "packed")
     packed.folder.mkdir()
-    file = _write(few, packed.folder / "main.parquet", scripts)
+    moment = datetime(2026, 11, 29, 3, 31, tzinfo=UTC)
+    spans = {cell: Span(moment, moment + timedelta(hours=1)) for cell in few["cell"].unique().to_pylist()[1:]}
+    file = packed.folder / "main.parquet"
+    write_parquet(few, file, describer(scripts.sweeps.REFERENCE / "main.parquet"), spans)
     named = set(few["environment"].to_pylist())
     environments = json.loads((scripts.sweeps.REFERENCE / "environments.json").read_text())
     (packed.folder / "environments.json").write_text(json.dumps({name: environments[name] for name in named}))
@@ -341,7 +346,7 @@ def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path
     again = tmp_path / "again.parquet"
     scripts.pack.pack(run, again, scripts.workers.read_parts(run)["main"], 100)
     again, before = (pq.read_table(path).drop_columns(["kept_sha256"]) for path in (again, file))  # hashes of few stay
-    assert again.equals(before)
+    assert again.equals(before) and again.schema.metadata[b"kvbench.made"] == before.schema.metadata[b"kvbench.made"]
     with pytest.raises(UserError, match="has rows of part main already"):
         scripts.unpack.unpack_all(packed, run)
 
