@@ -1,24 +1,46 @@
-"""The comparisons of a page as a figure: a line for each, with its interval, under the headings of the page.
+"""The comparisons of a page, or claims, as a figure: a line for each, with its interval, under headings.
 
 What A is stands at the left of a line, what B is at its right, and each is better on its own side.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvbench.report.compare.compare import Difference
+from kvbench.report.claims.answers import Answers
+from kvbench.report.claims.file import ClaimsFile
+from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, check
 from kvbench.report.plots import canvas
 from kvbench.report.stats.verdicts import BETTER, WORSE
 from reference_results.pages import BLOCK, Comparison, comparisons_of, judged
 
-A_BETTER, B_BETTER = "#D55E00", "#0072B2"
+A_BETTER, B_BETTER, NO_DIFFERENCE, UNDECIDED = "#D55E00", "#0072B2", "#009E73", "#8a8a8a"
 COLOURS = {WORSE: A_BETTER, BETTER: B_BETTER}
 """Verdicts that Holm's correction decides; the others are grey."""
+OF_PAGES = "orange, blue: decided after Holm's correction over all lines of the page; grey: neither"
+OF_CLAIMS = (
+    "orange, blue: a difference is confirmed; green: equivalent, or not worse, is confirmed; grey: inconclusive\n"
+    "all after Holm's correction over the claims under the same heading"
+)
 LINE, HEAD = 0.145, 1.2
 """Inches of a line, and of everything above and below them."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A line of the figure: its heading, its sides, how many prompts, and B - A with its interval in points."""
+
+    heading: str
+    a: str
+    b: str
+    n: int
+    difference: float
+    low: float
+    high: float
+    colour: str
 
 
 def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
@@ -30,13 +52,32 @@ def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
     for chapter in text.split("\n## ")[1:]:
         heading = chapter.partition("\n")[0]
         placed += [(heading, line) for block in BLOCK.finditer(chapter) for line in comparisons_of(block[2])]
-    shown = [
-        (heading, comparison.label, each.line, each.verdict)
-        for (heading, comparison), each in zip(placed, judged([line for _, line in placed]), strict=True)
-        if each.line.rate and (not sections or heading in sections)
-    ]
+    shown = []
+    for (heading, comparison), each in zip(placed, judged([line for _, line in placed]), strict=True):
+        if each.line.rate and (not sections or heading in sections):
+            common, a, b = sides(comparison.label)
+            numbers = (100 * (number or 0) for number in (each.line.difference, each.line.low, each.line.high))
+            colour = COLOURS.get(each.verdict, UNDECIDED)
+            shown.append(Drawn(heading, f"{common}: {a}" if common else a, b, each.line.n, *numbers, colour))
     with canvas.styled():
-        canvas.save(_forest(shown), out)
+        canvas.save(_forest(shown, OF_PAGES), out)
+
+
+def draw_claims(folder: Path, out: Path) -> None:
+    """Draw the claims of a folder that are in points and whose rows are all there."""
+    answers = Answers.read(ClaimsFile(folder / "claims.yaml").claims, folder / "rows.parquet", lambda words: None)
+    shown = []
+    for each in check(answers):
+        if each.rate and each.difference is not None:
+            numbers = (100 * (number or 0) for number in (each.difference, each.low, each.high))
+            decided = B_BETTER if each.b_is_better else A_BETTER
+            colour = decided if each.claim.shows == "difference" else NO_DIFFERENCE
+            is_shown = each.verdict in (CONFIRMED, CONTRADICTED)
+            heading = f"{each.claim.family}: claimed before the rows"
+            sides = (each.a.words, each.b.words)
+            shown.append(Drawn(heading, *sides, each.n, *numbers, colour if is_shown else UNDECIDED))
+    with canvas.styled():
+        canvas.save(_forest(shown, OF_CLAIMS), out)
 
 
 def sides(label: str) -> tuple[str, str, str]:
@@ -51,9 +92,9 @@ def sides(label: str) -> tuple[str, str, str]:
     return common, a, b
 
 
-def _forest(shown: Sequence[tuple[str, str, Difference, str]]) -> Figure:
-    """Points with intervals, from top to bottom; a heading takes a line of its own."""
-    headings = list(dict.fromkeys(heading for heading, *_ in shown))
+def _forest(shown: Sequence[Drawn], colours: str) -> Figure:
+    """Points with intervals, from top to bottom; a heading takes a line of its own. `colours`: what they mean."""
+    headings = list(dict.fromkeys(line.heading for line in shown))
     rows = len(shown) + len(headings)
     figure = Figure(figsize=(8.4, HEAD + LINE * rows), layout="constrained")
     axis = figure.subplots()
@@ -62,22 +103,17 @@ def _forest(shown: Sequence[tuple[str, str, Difference, str]]) -> Figure:
     for heading in headings:
         axis.text(-0.01, len(left), heading, ha="right", fontweight="bold", **beside)
         left.append("")
-        for _, label, line, decided in (each for each in shown if each[0] == heading):
-            place, (common, a, b) = len(left), sides(label)
-            centre, low, high = (100 * (number or 0) for number in (line.difference, line.low, line.high))
-            colour = COLOURS.get(decided, "#8a8a8a")
-            axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
-            axis.plot([centre], [place], "o", color=colour, markersize=3.6)
-            axis.text(1.01, place, f"{b}  (n={line.n})", **beside)
-            left.append(f"{common}: {a}" if common else a)
+        for line in (each for each in shown if each.heading == heading):
+            place = len(left)
+            axis.plot([line.low, line.high], [place, place], color=line.colour, linewidth=1.4)
+            axis.plot([line.difference], [place], "o", color=line.colour, markersize=3.6)
+            axis.text(1.01, place, f"{line.b}  (n={line.n})", **beside)
+            left.append(line.a)
     axis.axvline(0, color="#444444", linewidth=0.8)
     axis.set_ylim(rows - 0.4, -0.6)
     axis.set_yticks(range(rows), left, fontsize=canvas.LABEL_POINTS)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(
-        "B - A in points, paired by prompt, with 95 % interval\n"
-        "orange, blue: decided after Holm's correction over all lines of the page; grey: neither"
-    )
+    axis.set_xlabel(f"B - A in points, paired by prompt, with 95 % interval\n{colours}")
     above: dict[str, Any] = {"transform": axis.transAxes, "va": "bottom", "fontweight": "bold", "fontsize": 8}
     axis.text(-0.01, 1.01, "A", ha="right", **above)
     axis.text(1.01, 1.01, "B", **above)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from reference_results.forest import draw_forest
+from reference_results.forest import draw_claims, draw_forest
 from reference_results.sweeps import REFERENCE, TOP, row_set
 
 IMAGES = TOP / "docs" / "images"
@@ -64,6 +64,8 @@ FORESTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     ),
 }
 """The page of each picture of comparisons, and its headings that the picture shows."""
+CLAIMED: Mapping[str, Path] = {"confirmed-claims.png": TOP / "results" / "confirm"}
+"""The claims of each picture, with their rows."""
 
 
 def draw_all(folder: Path) -> None:
@@ -79,7 +81,9 @@ def draw_all(folder: Path) -> None:
         draw_probed(parquet.read_table(numbers), by, folder / name)
     for name, (page, sections) in FORESTS.items():
         draw_forest(page, folder / name, sections)
-    for file in (folder / name for name in (*PICTURES, *FORESTS)):
+    for name, claims in CLAIMED.items():
+        draw_claims(claims, folder / name)
+    for file in (folder / name for name in (*PICTURES, *FORESTS, *CLAIMED)):
         if file.stat().st_size > LARGEST:
             with Image.open(file) as image:
                 image.convert("RGB").quantize(256).save(file, optimize=True)

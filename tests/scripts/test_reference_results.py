@@ -271,7 +271,7 @@ def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tm
         table = table.filter(pc.is_valid(table["value"]))
         counts = table.group_by(["cell", "window"]).aggregate([("sample", "count_distinct")])
         assert min(counts["sample_count_distinct"].to_pylist()) >= 20, name
-    for name in (*pictures.PICTURES, *pictures.PROBED, *pictures.FORESTS):
+    for name in (*pictures.PICTURES, *pictures.PROBED, *pictures.FORESTS, *pictures.CLAIMED):
         committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
         assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
         assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
@@ -286,9 +286,9 @@ def test_a_comparison_has_two_sides_with_names(scripts: SimpleNamespace) -> None
             assert a and b and comparison.label in {": ".join(filter(None, (common, text))) for text in pair}
     with pytest.raises(ValueError, match="'H2O' names one side"):
         scripts.forest.sides("H2O")
-    ends = {"difference": -0.1, "low": -0.2, "high": -0.05}
-    line = Difference(key={}, metric="exact", rate=True, n=40, clusters=40, **ends)
-    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "worse")])
+    colour = scripts.forest.COLOURS["worse"]
+    line = scripts.forest.Drawn("heading", "H2O: attn", "caote", 40, -10.0, -20.0, -5.0, colour)
+    figure = scripts.forest._forest([line], scripts.forest.OF_PAGES)
     FigureCanvasAgg(figure).draw()
     places = {text.get_text(): text.get_window_extent() for text in figure.findobj(Text) if text.get_text()}
     (axis,) = figure.axes

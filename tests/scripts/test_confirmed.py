@@ -1,0 +1,78 @@
+"""Claims that were written before their rows, recomputed by pandas, sign flips of scipy and Holm of statsmodels."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import yaml
+from scipy.stats import permutation_test, ttest_1samp
+from statsmodels.stats.multitest import multipletests
+
+from kvbench.report.claims.answers import Answers
+from kvbench.report.claims.file import ClaimsFile
+from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, check
+
+FOLDER = Path(__file__).parents[2] / "results" / "confirm"
+TEXTS = 320
+"""Prompts of each of the two tasks, which share a text where they have the same number."""
+
+
+@pytest.fixture(scope="module")
+def content() -> Mapping[str, Any]:
+    return yaml.safe_load((FOLDER / "claims.yaml").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def rows() -> pandas.DataFrame:
+    return pandas.read_parquet(FOLDER / "rows.parquet")
+
+
+def by_text(rows: pandas.DataFrame, side: Mapping[str, Any]) -> np.ndarray:
+    """The mean over both tasks of each text, in points."""
+    wanted = {"layout": "kv_heads"} | {name: str(value) for name, value in side.items()}
+    hit = pandas.Series(True, rows.index)
+    for name, value in wanted.items():
+        hit &= rows[name].eq(value)
+    values = rows[hit].pivot(index="sample", columns="task", values="value")
+    assert values.shape == (TEXTS, 2) and not values.isna().any(axis=None), wanted
+    return 100 * values.mean(axis=1).to_numpy()
+
+
+@pytest.mark.parametrize("family", ["primary", "further"])
+def test_another_code_reaches_the_same_verdicts(
+    content: Mapping[str, Any], rows: pandas.DataFrame, family: str
+) -> None:
+    claims = [claim for claim in content["claims"] if claim["family"] == family]
+    ours = {each.claim.name: each for each in check(_answers())}
+    differences, p = [], []
+    for claim in claims:
+        difference = by_text(rows, claim["b"]) - by_text(rows, claim["a"])
+        differences.append(difference)
+        if claim["shows"] == "difference":
+            flipped = permutation_test(
+                (difference,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(1)
+            )
+            p.append(flipped.pvalue)
+        else:
+            above = ttest_1samp(difference, -claim["margin"], alternative="greater").pvalue
+            below = ttest_1samp(difference, claim["margin"], alternative="less").pvalue
+            p.append(above if claim["shows"] == "not worse" else max(above, below))
+    corrected = multipletests(p, method="holm")[1]
+    for claim, difference, p_holm in zip(claims, differences, corrected, strict=True):
+        verdict = ours[claim["name"]]
+        assert 100 * (verdict.difference or 0) == pytest.approx(difference.mean()), claim["name"]
+        assert (verdict.verdict in (CONFIRMED, CONTRADICTED)) == (p_holm <= content["alpha"]), claim["name"]
+        assert verdict.p_holm == pytest.approx(p_holm, abs=0.03), claim["name"]
+
+
+def test_every_row_of_answers_is_there(rows: pandas.DataFrame) -> None:
+    answers = rows[rows["task"].ne("pg19")]
+    assert answers["error"].isna().all() and answers["value"].notna().all()
+    assert answers.groupby(["cell", "task"]).size().eq(TEXTS).all() and answers["cell"].nunique() == 58
+
+
+def _answers() -> Answers:
+    return Answers.read(ClaimsFile(FOLDER / "claims.yaml").claims, FOLDER / "rows.parquet", lambda words: None)
