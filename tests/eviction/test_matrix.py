@@ -59,7 +59,6 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "kvpress",
         "kvzip",
         "kvzip_logit",
-        "fastkvzip",
         "kvzap",
         "leverage",
         "non_causal",
