@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.file import ClaimsFile
-from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, check
+from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
+from kvbench.report.compare.compare import Difference
 from kvbench.report.plots import canvas
 from kvbench.report.stats.verdicts import BETTER, WORSE
 from reference_results.pages import BLOCK, Comparison, comparisons_of, judged
@@ -56,9 +57,10 @@ def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
     for (heading, comparison), each in zip(placed, judged([line for _, line in placed]), strict=True):
         if each.line.rate and (not sections or heading in sections):
             common, a, b = sides(comparison.label)
-            numbers = (100 * (number or 0) for number in (each.line.difference, each.line.low, each.line.high))
             colour = COLOURS.get(each.verdict, UNDECIDED)
-            shown.append(Drawn(heading, f"{common}: {a}" if common else a, b, each.line.n, *numbers, colour))
+            shown.append(
+                Drawn(heading, f"{common}: {a}" if common else a, b, each.line.n, *_in_points(each.line), colour)
+            )
     with canvas.styled():
         canvas.save(_forest(shown, OF_PAGES), out)
 
@@ -69,15 +71,19 @@ def draw_claims(folder: Path, out: Path) -> None:
     shown = []
     for each in check(answers):
         if each.rate and each.difference is not None:
-            numbers = (100 * (number or 0) for number in (each.difference, each.low, each.high))
             decided = B_BETTER if each.b_is_better else A_BETTER
             colour = decided if each.claim.shows == "difference" else NO_DIFFERENCE
             is_shown = each.verdict in (CONFIRMED, CONTRADICTED)
             heading = f"{each.claim.family}: claimed before the rows"
             sides = (each.a.words, each.b.words)
-            shown.append(Drawn(heading, *sides, each.n, *numbers, colour if is_shown else UNDECIDED))
+            shown.append(Drawn(heading, *sides, each.n, *_in_points(each), colour if is_shown else UNDECIDED))
     with canvas.styled():
         canvas.save(_forest(shown, OF_CLAIMS), out)
+
+
+def _in_points(line: Difference | Verdict) -> tuple[float, float, float]:
+    """A difference of shares and the ends of its interval."""
+    return 100 * (line.difference or 0), 100 * (line.low or 0), 100 * (line.high or 0)
 
 
 def sides(label: str) -> tuple[str, str, str]:
