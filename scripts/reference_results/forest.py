@@ -75,8 +75,9 @@ def draw_claims(folder: Path, out: Path) -> None:
             colour = decided if each.claim.shows == "difference" else NO_DIFFERENCE
             is_shown = each.verdict in (CONFIRMED, CONTRADICTED)
             heading = f"{each.claim.family}: claimed before the rows"
-            sides = (each.a.words, each.b.words)
-            shown.append(Drawn(heading, *sides, each.n, *_in_points(each), colour if is_shown else UNDECIDED))
+            shown.append(
+                Drawn(heading, each.a.words, each.b.words, each.n, *_in_points(each), colour if is_shown else UNDECIDED)
+            )
     with canvas.styled():
         canvas.save(_forest(shown, OF_CLAIMS), out)
 
