@@ -122,7 +122,7 @@ def status(folder: ResultsFolder) -> Status:
     """Return the status of a folder; damaged rows are warned of. Raises MissingFile without results, UserError if
     damaged.
     """
-    from kvbench.records.reading import recorded, within
+    from kvbench.records.rows import recorded, within
 
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")

@@ -10,7 +10,7 @@ from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.next_command import next_command
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
-from kvbench.records.reading import fetched
+from kvbench.records.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member
@@ -88,8 +88,7 @@ def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
 
 def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
     """Print the table of a sweep, whose rows these are."""
-    names = {cell.task.report for cell in sweep.plan.cells}
-    if len(names) == 1 and (report := member("report", *names)):
+    if report := member("report", sweep.report):
         from kvbench.report.formats.emit import write_report
 
         where = {"cell": list(sweep.samples)}

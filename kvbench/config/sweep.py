@@ -20,11 +20,12 @@ from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
-from kvbench.records.reading import recorded, within
+from kvbench.records.rows import recorded, within
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
+from kvbench.tasks.task import Task
 
 Tell = Callable[[str], None]
 """Tells the user something in a line."""
@@ -63,6 +64,12 @@ class Sweep:
     def samples(self) -> dict[str, int]:
         """How many samples each cell has, each answer counted."""
         return {cell.id: cell.task.num_answers for cell in self.plan.cells}
+
+    @property
+    def report(self) -> str:
+        """The report of its tasks; where they have several, the table."""
+        names = {cell.task.report for cell in self.plan.cells}
+        return names.pop() if len(names) == 1 else Task.report
 
 
 def plan_sweep(

@@ -95,8 +95,7 @@ class Bench:
         chosen = [words_of_method(f"methods[{i}]", method, policy) for i, method in enumerate(listed(methods))]
         sweep, frame = sweep_and_rows(base, data, chosen)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
-        reports = {cell.task.report for cell in sweep.plan.cells}
-        return BenchResult(frame, common, policy, self._temporary, *(reports if len(reports) == 1 else ()))
+        return BenchResult(frame, common, policy, self._temporary, sweep.report)
 
     def recommend(
         self,

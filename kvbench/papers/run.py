@@ -29,7 +29,7 @@ from kvbench.probes.run import probing as probing_cells
 from kvbench.records import ResultsFolder, Row, check_writable, file_sizes
 from kvbench.records.manifest import citation
 from kvbench.records.probed import probed
-from kvbench.records.reading import recorded
+from kvbench.records.rows import recorded
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
@@ -336,7 +336,7 @@ class _ItemSweep(_PrintedNumbers):
                 self.item, self.printed, remarks=[*remarks, _protocol(cells.with_data, "repetitions"), OTHER_TIMES]
             )
             selection = {"cell": [cell.id for cell in sweep.plan.cells]}
-            report = member("report", sweep.plan.cells[0].task.report)
+            report = member("report", sweep.report)
             if report is None:
                 raise UserError(f"paper item {self.item.name} takes tasks that measure times")
             ours = report.load()(sweep.results.path, self.warn, selection)

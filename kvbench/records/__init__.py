@@ -17,7 +17,7 @@ from kvbench.support.errors import StopRequested
 
 if TYPE_CHECKING:
     from kvbench.records.own_lines import read_kept
-    from kvbench.records.reading import read_rows
+    from kvbench.records.rows import read_rows
 
 __all__ = [
     "COLUMNS",
@@ -53,7 +53,7 @@ __all__ = [
     "read_sidecar",
 ]
 
-_READERS = {"read_kept": "own_lines", "read_rows": "reading"}
+_READERS = {"read_kept": "own_lines", "read_rows": "rows"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,8 @@ from uuid import uuid4
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
 from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
-from kvbench.records.reading import DECIDING, check_identical, counting, whole_rows
+from kvbench.records.row import COLUMNS
+from kvbench.records.rows import DECIDING, check_identical, counting, whole_rows
 from kvbench.support.errors import MissingFile, UserError, naming
 from kvbench.support.grouped import grouped
 from kvbench.support.whole_file import lines_of
@@ -60,7 +61,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
 def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> list[Taken]:
     """Return the files that `merge` would copy, in its order; nothing is written.
 
-    Rows that are taken: of a folder those that count, as `kvbench.records.reading.counting`; of several folders one
+    Rows that are taken: of a folder those that count, as `kvbench.records.rows.counting`; of several folders one
     that did not fail, the first by file name of the newest code. Faults of rows go to ``warn``.
 
     Raises UserError where rows that did not fail contradict each other, files are damaged or changed, a folder is
@@ -163,7 +164,8 @@ def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Wa
     """Return the numbers of the lines to take of every rows file in which there are some."""
     counted: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for folder in folders:
-        records = whole_rows(folder.path, ("cell", "sample", *DECIDING), warn).to_pylist()
+        rows = whole_rows(folder.path, COLUMNS, warn)  # all columns: a row with a fault in any is not copied
+        records = rows.select(["cell", "sample", *DECIDING, "file", "line"]).to_pylist()
         for key, several in grouped(records, lambda record: (record["cell"], record["sample"])).items():
             code = counting(several)["code"]
             taken = (record for record in several if record["code"] == code and Path(record["file"]) in files)

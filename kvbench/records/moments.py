@@ -56,14 +56,23 @@ def spans_of(source: Path, rows: pa.Table) -> dict[str, Span]:
 
 def as_metadata(spans: Mapping[str, Span]) -> dict[bytes, bytes]:
     """Return moments as metadata of a Parquet file."""
-    texts = {cell: [span.first.isoformat(), span.last.isoformat()] for cell, span in spans.items()}
-    return {_SPANS: json.dumps(texts, sort_keys=True).encode()} if spans else {}
+    return {_SPANS: json.dumps(texts_of(spans), sort_keys=True).encode()} if spans else {}
+
+
+def texts_of(spans: Mapping[str, Span]) -> dict[str, list[str]]:
+    """Return moments as texts, which `from_texts` reads."""
+    return {cell: [span.first.isoformat(), span.last.isoformat()] for cell, span in spans.items()}
+
+
+def from_texts(texts: Mapping[str, Iterable[str]]) -> dict[str, Span]:
+    """Return the moments of texts. Raises ValueError for one that is no moment."""
+    return {cell: Span(*map(_moment, pair)) for cell, pair in texts.items()}
 
 
 def _kept(file: Path) -> dict[str, Span]:
     try:
         text = (pyarrow.parquet.read_metadata(file).metadata or {}).get(_SPANS, b"{}")
-        return {cell: Span(*map(_moment, pair)) for cell, pair in json.loads(text).items()}
+        return from_texts(json.loads(text))
     except (ValueError, TypeError, AttributeError, OSError, pa.ArrowException, RecursionError) as error:
         raise UserError(f"{file}: when its rows were made cannot be read: {' '.join(str(error).split())}") from None
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from kvbench.records.lines import Warn
-from kvbench.records.reading import recorded
+from kvbench.records.row import COLUMNS
+from kvbench.records.rows import recorded
 from kvbench.records.sidecars import Curve, KeptSets, Timing, named_lines
 from kvbench.support.errors import UserError
 
@@ -27,7 +28,10 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
     that contradict each other, and as `read_sidecar`.
     """
     lines, kept = lines_by_file(folder, KeptSets, warn), dict[Key, KeptSets]()
-    for row in recorded(folder, ("kept_sha256",), lambda _: None).to_pylist() if lines else ():
+    if not lines:
+        return kept
+    rows = recorded(folder, COLUMNS, lambda _: None)  # all columns: a row with a fault in any has no masks
+    for row in rows.select(["cell", "sample", "kept_sha256", "file"]).to_pylist():
         key = row["cell"], row["sample"]
         line = sidecar_of(folder, lines.get(key, {}), Path(row["file"]).stem)
         if line is not None and are_of(row["kept_sha256"], line, folder, warn):

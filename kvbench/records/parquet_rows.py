@@ -13,7 +13,6 @@ import pyarrow.parquet
 
 from kvbench.records.columns import REQUIRED, TYPES, shares_outside, too_large, warn_of_unknown, with_places
 from kvbench.records.lines import Warn
-from kvbench.records.moments import Span, as_metadata
 from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
 from kvbench.records.row import COLUMNS, LARGEST_NUMBER, SCHEMA, check_schema
 from kvbench.support.errors import UserError
@@ -29,16 +28,15 @@ def write_parquet(
     rows: pa.Table,
     path: str | os.PathLike[str],
     describe: Callable[[str], Mapping[str, Any] | None],
-    spans: Mapping[str, Span] | None = None,
+    made: Mapping[bytes, bytes] | None = None,
 ) -> None:
     """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes.
 
-    spans: when the rows of a cell were made, where that is known.
+    made: when the rows of a cell were made, where that is known, as `kvbench.records.moments.as_metadata` writes it.
     """
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     metadata = metadata_of({cell: text for cell, text in described.items() if text is not None})
-    metadata |= as_metadata(spans or {})
-    Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), metadata))
+    Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), {**metadata, **(made or {})}))
 
 
 def metadata_of(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes]:

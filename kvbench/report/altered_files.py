@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from kvbench.records.lines import Warn
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.support.quantity import count_noun, shortened
 
 _LISTED = 3

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.selection import SHORT, flat
 from kvbench.support.grouped import grouped
 

@@ -17,9 +17,9 @@ from typing import TextIO
 
 from kvbench.records import COLUMNS
 from kvbench.records.lines import Warn
-from kvbench.records.moments import spans_of
+from kvbench.records.moments import as_metadata, spans_of
 from kvbench.records.parquet_rows import write_parquet
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.eee import write_eee
 from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.formats.data import write_csv
@@ -145,7 +145,7 @@ def print_rows(
         file = check_parquet(out)
         table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
         spans = spans_of(Path(folder), table)
-        file_to(file, lambda path: write_parquet(table, path, describe, spans))
+        file_to(file, lambda path: write_parquet(table, path, describe, as_metadata(spans)))
         return
     rows = load(folder, warn, where)
     with text_to(out) as stream:

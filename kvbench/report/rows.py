@@ -1,6 +1,6 @@
 """The rows that a report tells of, in a results folder, a Parquet file or a frame, selected and checked.
 
-`kvbench.records.reading` reads them. What a reader of the report should know of its rows goes to ``warn``.
+`kvbench.records.rows` reads them. What a reader of the report should know of its rows goes to ``warn``.
 """
 
 import os
@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, ResultsFolder, Row
 from kvbench.records.lines import Warn, check_name
-from kvbench.records.reading import (
+from kvbench.records.rows import (
     DECIDING,
     Describe,
     check_identical,

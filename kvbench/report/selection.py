@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from kvbench.eviction.evict import scores_alike
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
-from kvbench.records.reading import recorded, with_values
+from kvbench.records.rows import recorded, with_values
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch import Slurm

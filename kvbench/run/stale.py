@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kvbench.records import NO_SOURCE, ResultsFolder
 from kvbench.records.environment import source
-from kvbench.records.reading import within
+from kvbench.records.rows import within
 from kvbench.run.plan import Cell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError

@@ -14,7 +14,7 @@ from kvbench.config.overrides import parse
 from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
-from kvbench.records.reading import fetched, recorded
+from kvbench.records.rows import fetched, recorded
 from kvbench.report.tables.summary import NEEDED
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch import Task, Work

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from kvbench.records.moments import Span, spans_of
+from kvbench.records.moments import Span, from_texts, spans_of, texts_of
 from kvbench.support.grouped import grouped
 
 FILE = "unpacked.json"
@@ -18,10 +17,7 @@ FILE = "unpacked.json"
 def keep_moments(results: Path, rows_file: Path, spans: Mapping[str, Span]) -> None:
     """Keep when the rows that were unpacked into a file were made."""
     kept = _kept(results) | {rows_file.stem: spans}
-    texts = {
-        stem: {cell: [span.first.isoformat(), span.last.isoformat()] for cell, span in of_file.items()}
-        for stem, of_file in kept.items()
-    }
+    texts = {stem: texts_of(of_file) for stem, of_file in kept.items()}
     (results / FILE).write_text(json.dumps(texts, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
@@ -42,7 +38,4 @@ def moments_of(results: Path, rows: pa.Table) -> dict[str, Span]:
 def _kept(results: Path) -> dict[str, Mapping[str, Span]]:
     file = results / FILE
     texts = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return {
-        stem: {cell: Span(*map(datetime.fromisoformat, pair)) for cell, pair in of_file.items()}
-        for stem, of_file in texts.items()
-    }
+    return {stem: from_texts(of_file) for stem, of_file in texts.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Curve, KeptSets, read_rows, read_sidecar
+from kvbench.records.moments import as_metadata
 from kvbench.records.parquet_rows import write_parquet
 from kvbench.report.rows import describer, load_table
 from kvbench.support.grouped import grouped
@@ -48,7 +49,7 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int, gate: bo
     margins = [None if margin is None else float(f"{margin:.{_DIGITS}g}") for margin in rows["top2_margin"].to_pylist()]
     rows = _replaced(rows, "top2_margin", pa.array(margins, rows.schema.field("top2_margin").type))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_parquet(rows, out, describer(folder), moments_of(folder, rows))
+    write_parquet(rows, out, describer(folder), as_metadata(moments_of(folder, rows)))
     return rows.num_rows
 
 

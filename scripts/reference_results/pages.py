@@ -56,7 +56,7 @@ from statistics import mean
 import pyarrow as pa
 
 from kvbench.records import Row
-from kvbench.records.reading import Describe, rows_of
+from kvbench.records.rows import Describe, rows_of
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.file import ClaimsFile
 from kvbench.report.claims.page import report_of

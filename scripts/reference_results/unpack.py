@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvbench.records import Recorder, ResultsFolder, read_rows
 from kvbench.records.moments import spans_of
-from kvbench.records.reading import rows_of
+from kvbench.records.rows import rows_of
 from kvbench.report.rows import describer, load_table
 from kvbench.support.errors import UserError
 from reference_results.moments import keep_moments

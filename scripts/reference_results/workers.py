@@ -162,7 +162,7 @@ def _work(
 ) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed, with 75 where it was stopped."""
     from kvbench.records import ResultsFolder, StopRequested
-    from kvbench.records.reading import recorded
+    from kvbench.records.rows import recorded
     from kvbench.run.job_queue import JobQueue, RunContext
     from kvbench.run.plan import plan
     from kvbench.run.runner import run

@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import ResultsFolder
-from kvbench.records.reading import read_rows
+from kvbench.records.rows import read_rows
 from kvbench.work.recommend import need_of
 
 BASE = "task=ruler/niah_single_1 task.context_length=256 task.max_new_tokens=8 task.samples=12"

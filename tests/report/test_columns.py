@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.records import COLUMNS, Recorder, Row, columns, read_rows
 from kvbench.records.parquet import to_parquet
-from kvbench.records.reading import fetched, recorded
+from kvbench.records.rows import fetched, recorded
 from kvbench.report.rows import load_table
 
 KEPT = ("value", "prediction", "environment")

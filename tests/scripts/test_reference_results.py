@@ -24,9 +24,9 @@ from PIL import Image
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.records import COLUMNS, Row, read_rows
-from kvbench.records.moments import Span
+from kvbench.records.moments import Span, as_metadata
 from kvbench.records.parquet_rows import write_parquet
-from kvbench.records.reading import rows_of
+from kvbench.records.rows import rows_of
 from kvbench.report.compare.compare import Difference
 from kvbench.report.rows import describer, load_table
 from kvbench.report.stats.paired_tests import holm
@@ -334,7 +334,7 @@ def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path
     moment = datetime(2026, 11, 29, 3, 31, tzinfo=UTC)
     spans = {cell: Span(moment, moment + timedelta(hours=1)) for cell in few["cell"].unique().to_pylist()[1:]}
     file = packed.folder / "main.parquet"
-    write_parquet(few, file, describer(scripts.sweeps.REFERENCE / "main.parquet"), spans)
+    write_parquet(few, file, describer(scripts.sweeps.REFERENCE / "main.parquet"), as_metadata(spans))
     named = set(few["environment"].to_pylist())
     environments = json.loads((scripts.sweeps.REFERENCE / "environments.json").read_text())
     (packed.folder / "environments.json").write_text(json.dumps({name: environments[name] for name in named}))

@@ -364,9 +364,11 @@ def _read_hidden(
     incremental: IncrementalEviction, layer: LayerCache, keys: Tensor, values: Tensor
 ) -> dict[str, Tensor]:
     """Return the state of new pairs; the hidden state of a token is its keys side by side, as in `caches.layer_of`."""
+    if not incremental.reads_hidden:
+        return {}
     new = replace(from_dense(layer.index, HEADS, keys, values), projections=layer.projections)
     call = AttentionCall(None, None, keys.transpose(0, 1).flatten(1)[None], {})
-    return {RECORDED: incremental.score.read_call(new, call)} if incremental.reads_hidden else {}
+    return {RECORDED: incremental.score.read_call(new, call)}
 
 
 def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[list[LayerCache]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from kvbench.extras.board.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.extras.board.submissions import LABELS
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.experiments import METHOD as METHOD_AXES
 from kvbench.report.experiments import Experiments
 from kvbench.report.stats.intervals import interval

@@ -17,7 +17,7 @@ from kvbench.records.environment import content_hash
 from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.manifest import citation
 from kvbench.records.parquet import checked_bytes
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.compare.gate import FAILED, PASSED, Gate, check
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.held import NEEDED, held_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kvbench.records import Row
-from kvbench.records.reading import Describe, rows_of
+from kvbench.records.rows import Describe, rows_of
 from kvbench.report.claims.file import Cell, Claims
 from kvbench.report.compare.paired_rows import Side
 from kvbench.report.rows import describer, load_table

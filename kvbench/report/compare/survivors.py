@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from kvbench.records import Row
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired import Paired

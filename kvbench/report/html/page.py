@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, read_sidecar
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
 from kvbench.report.experiments import Experiments

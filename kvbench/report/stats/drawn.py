@@ -11,7 +11,7 @@ from math import comb
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.selection import task_settings
 from kvbench.support.errors import UserError
 

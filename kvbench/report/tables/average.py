@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.experiments import Experiments
 from kvbench.report.selection import common
 from kvbench.report.stats.intervals import weighted_interval

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.acted import CONTROL
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow

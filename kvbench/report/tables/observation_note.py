@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kvbench.records.labels import PAPER, protocol_of
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.stats.drawn import answers_text
 from kvbench.support.text import printable
 

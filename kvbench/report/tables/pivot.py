@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from kvbench.records.reading import Describe
+from kvbench.records.rows import Describe
 from kvbench.report.experiments import Experiments
 from kvbench.report.selection import is_setting, setting
 from kvbench.report.tables.summary import Summary, budget_key

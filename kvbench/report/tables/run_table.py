@@ -7,7 +7,7 @@ from typing import TextIO
 
 import pyarrow as pa
 
-from kvbench.records.reading import Describe, describer_of
+from kvbench.records.rows import Describe, describer_of
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.stats.paired import TIMED
