@@ -1,13 +1,13 @@
-"""`kvbench conform`: golden cases through the same code as a real run, properties of methods, or servers."""
+"""`kvbench conform`: golden cases by the code of a real run, properties of methods, or what an extra checks."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.named import named
 from kvbench.support.text import printable
 
 
@@ -18,8 +18,6 @@ def declare(parser: Parser) -> None:
   kvbench conform tests/golden/eviction/*.npz                        eviction: scores, lengths, kept positions
   kvbench conform tests/golden/metrics/* tests/golden/ruler/era*/*   scores of answers, and prompts
   kvbench conform --properties score=caote score.host=lava policy=snapkv,h2o
-  kvbench conform --endpoint http://h:8000/v1,method=full --endpoint http://h:8001/v1,method=snapkv,budget=64 \
-      model.path=FOLDER_OR_HUB_ID task.context_length=4096
 
 A case fails if it does not match, or cannot be read or run; exit code 5 if any case fails. Cases whose texts or data \
 are missing are skipped and counted apart. Prompts of LongBench and prompts with essays need data.root. The tokenizer \
@@ -27,10 +25,6 @@ is read from the folder `tokenizer` beside the files, unless tokenizer=FOLDER na
 
 With --properties, lists and settings are as in kvbench run. Without policy= every policy that takes a score is \
 checked; without score= each policy's default score.
-
-With --endpoint URL,SETTING=VALUE,... for each server, prompts with planted needles are asked: is every token read, is \
-an answer from its own prompt, do answers change with the budget, are needles lost in order. Words are settings of all \
-servers, as in kvbench run model=endpoint.
 """
     parser.bare_exit = ExitCode.USAGE
     usage = "[data.root=FOLDER] [tokenizer=FOLDER] FILES | [score=NAME] [policy=NAME] | [SETTINGS]"
@@ -40,22 +34,15 @@ servers, as in kvbench run model=endpoint.
         action="store_true",
         help="instead of files: check the properties that every score and policy must have, those of plugins too",
     )
-    parser.add_argument(
-        "--endpoint", metavar="URL,...", action="append", help="instead of files: check a server; name each that is one"
-    )
-    parser.add_argument(
-        "--dense", metavar="DIR", help="with --endpoint: rows of policy=full on the same prompts, for method=full"
-    )
+    for check in named("conform").values():
+        check.load().declare(parser)
 
 
 def main(flags: argparse.Namespace) -> int:
-    """Check files or properties; exit code 5 unless all of them hold."""
-    if flags.endpoint:
-        if flags.properties:
-            raise UserError("--properties and --endpoint do not go together")
-        return _check_servers(flags.endpoint, flags.words, flags.dense)
-    if flags.dense is not None:
-        raise UserError("--dense goes with --endpoint")
+    """Check files or properties, or what a flag of an extra names; exit code 5 unless all of them hold."""
+    for check in named("conform").values():
+        if (code := check.load().main(flags)) is not None:
+            return code
     return _check_properties(flags.words) if flags.properties else _check_files(flags.words)
 
 
@@ -124,39 +111,4 @@ def _check_properties(words: Sequence[str]) -> int:
         lines = [f"FAIL  {name}: {' '.join(problem.split())}" for problem in problems] or [f"ok    {name}"]
         print(*lines, sep="\n", flush=True)
     print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
-    return ExitCode.GATE if failed else ExitCode.OK
-
-
-def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | None) -> int:
-    """Ask every server, and print a line for every check."""
-    from kvbench.config.cells import Cells
-    from kvbench.config.compose import combinations
-    from kvbench.config.overrides import parse
-    from kvbench.records import read_rows
-    from kvbench.servers.conform import observe, verdicts
-    from kvbench.servers.endpoint import ServedCell
-
-    answers = None
-    if dense is not None:
-        rows = [row for row in read_rows(dense, warn=lambda _: None) if row.policy == "full"]
-        answers = {
-            row.prompt_sha256: row.prediction for row in rows if row.prompt_sha256 and row.prediction is not None
-        }
-        if not answers:
-            raise MissingFile(f"--dense {dense}: no answers of policy=full; kvbench run policy=full makes them")
-    observed = []
-    for endpoint in endpoints:
-        url, *settings = re.split(r",(?![^{]*})", endpoint)
-        endpoint_settings = [f"endpoint.url={url}", *(f"endpoint.{setting}" for setting in settings)]
-        for tree in combinations(parse(["model=endpoint", *words, *endpoint_settings])):
-            cell = Cells().cell(tree)
-            assert isinstance(cell, ServedCell)
-            cell.check()
-            observed.append(observe(cell))
-    checked = list(verdicts(observed, answers))
-    for verdict in checked:
-        mark = "none" if verdict.problem is None else "FAIL" if verdict.problem else "PASS"
-        print(printable(f"{mark}  {verdict.check}: {verdict.about}" + f": {verdict.problem}" * bool(verdict.problem)))
-    failed, able = (sum(bool(v.problem) for v in checked), sum(v.problem is not None for v in checked))
-    print(f"{able - failed} of {able} checks hold" + f"; {len(checked) - able} cannot be made" * (len(checked) > able))
     return ExitCode.GATE if failed else ExitCode.OK

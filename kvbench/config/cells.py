@@ -13,11 +13,10 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.records.labels import PAPER
 from kvbench.run.plan import Cell
-from kvbench.servers.endpoint import served_cell
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
-from kvbench.support.plugins import held_groups
+from kvbench.support.plugins import groups, held_groups
 from kvbench.tasks.data.record import altered_files
 from kvbench.tasks.files import NoData, command, folder
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from kvbench.models.decode.holder import Holder
     from kvbench.models.loading.spec import ModelSpec
 
-SERVER = "endpoint"
-"""The part of a tree that a server has: its cell is made without a policy, and without torch."""
 OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
 
@@ -120,8 +117,8 @@ class Cells:
         self._once(validated, Reference, "reference", tree["reference"])
         seed = self._once(validated, int, "seed", tree["seed"])
         model, task = (self._once(build, group, tree[group]) for group in ("model", "task"))
-        if SERVER in tree:
-            return served_cell(model, self._once(build, SERVER, tree[SERVER]), task, seed)
+        if own := own_part(tree):
+            return self._once(build, own, tree[own]).cell(model, task, seed)
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
         holders = {group: self._once(build, group, tree[group]) for group in held_groups()}
@@ -212,14 +209,23 @@ def _protocol(policy: Tree, protocol: str) -> str:
     return protocol if protocols()[protocol].over(file) != file else PAPER
 
 
+def own_part(tree: Tree) -> str | None:
+    """Return the part that the file of a model brings beside the groups, such as how a server is asked; None for none.
+
+    Such a part makes the cell, by its method `cell(model, task, seed)`: nothing is evicted here.
+    """
+    parts = (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
+    return next((name for name in parts if name not in groups()), None)
+
+
 def refuse_eviction(overrides: Iterable[Override], trees: Iterable[Tree]) -> None:
-    """Raise UserError for settings of eviction where a server evicts."""
-    if any(SERVER in tree for tree in trees):
+    """Raise UserError for settings of eviction where nothing is evicted here."""
+    if own := next(filter(None, map(own_part, trees)), None):
         for override in overrides:
             if override.root in OF_EVICTION:
                 raise UserError(
-                    f"{override.text}: a server evicts as it was started: name that by endpoint.method and "
-                    "endpoint.budget, and run other models in another command"
+                    f"{override.text}: a model with settings {own}.* evicts by itself: name its method and budget by "
+                    "them, and run other models in another command"
                 )
 
 

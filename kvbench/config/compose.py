@@ -27,6 +27,7 @@ from kvbench.config.overrides import FIXED, GROUPS, Override, Value, format_valu
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.noted import REQUIRED, declared, defaults
 from kvbench.support.plugins import Item, groups, held_groups, items
@@ -54,18 +55,12 @@ NO_STEP = "drop"
 """The kind of a part that does nothing after selection."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
 """Parts that are null in some files, with a value that can be set."""
-PLACEHOLDERS = {
+EXAMPLES = {
     "model.path": "FOLDER_OR_HUB_ID",
-    "endpoint.url": "http://127.0.0.1:8000/v1 (of the API of a server)",
-    "endpoint.method": "full (how the server evicts, such as snapkv)",
     "task.path": "FILE of JSON lines with context, question and answers; a task of rows reads a table or a data set",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
-    "score.press": "LagKVPress (a class of kvpress, docs/reference/presses.md)",
-    "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
-    "score.gates": "FILE with the weights of gates that were trained for this model",
-    "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
 }
-"""What stands for the value of a setting without a default."""
+"""What stands for the value of a setting of several classes that has no default; other classes say it on the field."""
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 ENTRY = re.compile(r"/?(?P<path>[\w./-]+)@_here_")
 INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
@@ -221,10 +216,19 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
         container: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=True)
         return container[group] if group else container
     except MissingMandatoryValue as error:
-        key = error.full_key or "a setting"
-        raise UserError(f"{key} has no default: add {key}={PLACEHOLDERS.get(key, 'VALUE')} to the command") from None
+        part, _, name = (key := error.full_key or "a setting").partition(".")
+        known = _examples(class_of(part, tree[part])) if "_target_" in tree.get(part, ()) else {}
+        example = EXAMPLES.get(key) or known.get(name, Help.example)
+        raise UserError(f"{key} has no default: add {key}={example} to the command") from None
     except OmegaConfBaseException as error:
         raise UserError(str(error).splitlines()[0]) from None
+
+
+def _examples(target: type) -> dict[str, str]:
+    """Return what stands for the values of the fields of a class."""
+    hints = get_type_hints(target, include_extras=True).items()
+    notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
+    return {name: note.example for name, note in notes if isinstance(note, Help)}
 
 
 def class_of(group: str, node: Tree) -> Any:

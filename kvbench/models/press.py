@@ -65,7 +65,7 @@ class Press(Score):
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
-    press: Annotated[str, Help("its class in kvpress, or package.module.Class of a plugin")]
+    press: Annotated[str, Help("its class in kvpress, or package.module.Class of a plugin", example="LagKVPress")]
     args: Annotated[dict[str, Any], Help("its arguments: score.args.n_sink=4")] = field(
         default_factory=dict, hash=False
     )

@@ -22,7 +22,7 @@ from kvbench.records import ResultsFolder
 from kvbench.records.lines import Warn
 from kvbench.records.rows import Describe
 from kvbench.report.output import text_to
-from kvbench.report.rows import describer, load_table
+from kvbench.report.rows import answered_elsewhere, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, flat, task_settings
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
@@ -81,7 +81,7 @@ def write_eee(folder: str | os.PathLike[str], out: TextIO | Path, warn: Warn, wh
 
 
 def _record(model: str, cells: Sequence[Summary], describe: Describe, versions: Versions) -> Record:
-    answered_elsewhere = any("endpoint" in (describe(cell.cell) or {}) for cell in cells)
+    elsewhere = any(answered_elsewhere(describe(cell.cell)) for cell in cells)
     hashes = hashlib.sha256("".join(sorted(cell.cell for cell in cells)).encode()).hexdigest()[:16]
     developer = {"developer": model.partition("/")[0]} if _HUB_ID.fullmatch(model) else {}
     return {
@@ -105,7 +105,7 @@ def _record(model: str, cells: Sequence[Summary], describe: Describe, versions: 
             "id": model,
             **developer,
             "additional_details": {
-                "deployment_type": UNKNOWN if answered_elsewhere else "self_deployed",
+                "deployment_type": UNKNOWN if elsewhere else "self_deployed",
                 "model_availability": UNKNOWN,
             },
         },

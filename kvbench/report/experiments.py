@@ -17,8 +17,8 @@ UNKNOWN = "no description"
 """The words of a cell without a description, on a line with others that have one."""
 CODE = "code"
 """The axis of a history: what is no setting but the code of a task or a plugin."""
-METHOD = ("policy", "score", "budget", "schedule", "reader", "store", "endpoint")
-"""The axes of a method: cells that differ along no other were asked the same, and one may be held against another."""
+ASKED = ("model", "task", "seed")
+"""The parts of a description that say what was asked; the others say by which method it was answered."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "context_length": ("task.context_length", "task.data_sha256", "task.data_altered"),  # a length has its own files
     "budget": ("budget", "score.budget"),  # a score that blends by the budget knows it

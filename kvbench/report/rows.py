@@ -5,9 +5,10 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -90,6 +91,11 @@ def describer(source: Source) -> Describe:
     """Return a function from a cell to its description, or None if none was kept; each is read once."""
     path = place_of(source)
     return (lambda cell: None) if path is None else describer_of(path)
+
+
+def answered_elsewhere(description: Mapping[str, Any] | None) -> bool:
+    """Return whether a cell was answered by others, such as a server: they evict, so that it has no score."""
+    return description is not None and "score" not in description
 
 
 def _once(rows: pa.Table, warn: Warn) -> pa.Table:

@@ -41,8 +41,7 @@ class Code:
 def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None" = None) -> Code:
     """Return the code of a cell. A score, step or holder counts with what it imports of others, a task with its metric.
 
-    Parts of different files have different names: two hashes of one name are two versions of it. Reading it takes
-    0.2 s, once per process.
+    Parts of different files have different names: two hashes of one name are two versions of it.
     """
     module = task.procedure.partition(":")[0]
     run, procedure = ("run", PROMPT) if module == ANSWERS else (f"run {module.rpartition('.')[2]}", module)
@@ -65,10 +64,10 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     return Code(parts)
 
 
-def served_code(task: Task) -> Code:
-    """Return the code of a cell that a server answers: what asks, what builds prompts, the task with its metric."""
+def asked_code(asking: str, task: Task) -> Code:
+    """Return the code of a cell that others answer: the package that asks, what builds prompts, the task's metric."""
     try:
-        parts = {"servers": _package_sha256("servers"), "prompts": _package_sha256("models.prompts")}
+        parts = {name.rpartition(".")[2]: _package_sha256(name) for name in (asking, "models.prompts")}
         if modules := frozenset(_modules(task, (TASKS, EXTRAS))):
             parts[f"task {task.name}"] = _component_sha256(modules, (TASKS, EXTRAS))
     except NoSource:

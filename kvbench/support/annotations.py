@@ -14,9 +14,10 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Help:
-    """Meaning of a setting, in a few words."""
+    """Meaning of a setting, in a few words, and what stands for its value where it has no default."""
 
     text: str
+    example: str = "VALUE"
 
 
 @dataclass(frozen=True)

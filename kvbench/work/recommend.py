@@ -187,7 +187,7 @@ def _check(sweep: Sweep) -> None:
     """Raise UserError for a sweep that is more than one question, or has no answers to compare."""
     cells = sweep.plan.cells
     if not all(cell.model.runs_here for cell in cells):
-        raise UserError("model=endpoint: a server evicts as it was started; recommend compares methods that run here")
+        raise UserError(f"model={cells[0].model.name}: it evicts elsewhere; recommend compares methods that run here")
     for task in {cell.task.name: cell.task for cell in cells}.values():
         if task.unit != SHARE:
             raise UserError(

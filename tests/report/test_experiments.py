@@ -16,7 +16,6 @@ from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
 from kvbench.report.compare.paired_rows import SETTING, Side, pair
 from kvbench.report.compare.survivors import survivors
-from kvbench.report.experiments import METHOD
 from kvbench.report.export import names_of
 from kvbench.report.html.history import names
 from kvbench.report.html.page import cells_data
@@ -36,6 +35,8 @@ WORDS = (
 )
 """Of all groups of settings; what does not go together is left out."""
 DEFAULT = ("policy=snapkv", "score=attn")
+METHOD = ("policy", "score", "budget", "schedule", "reader", "store")
+"""Axes along which cells that were asked the same may differ."""
 
 
 @cache

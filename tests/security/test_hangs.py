@@ -25,6 +25,7 @@ from kvbench.conformance.golden.files import _read
 from kvbench.eviction.scores.head_table import read_head_file
 from kvbench.extras.gates import gates
 from kvbench.extras.gates.gates import FastKVzip
+from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.tokenizer_growth import growth
@@ -33,7 +34,6 @@ from kvbench.models.prompts.prompt import TokensOf
 from kvbench.records import ResultsFolder, file_sizes
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
-from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support import paths
 from kvbench.support.errors import OverLimit, UserError
 from tests.cli.conftest import Command

@@ -66,7 +66,13 @@ class HeadTable(Score):
     Raises MissingFile where there is none, UserError for one that is no table.
     """
 
-    path: Annotated[str, Help("a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads")]
+    path: Annotated[
+        str,
+        Help(
+            "a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads",
+            example="FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
+        ),
+    ]
     name: str = "head_table"
     table_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"

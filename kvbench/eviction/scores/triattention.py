@@ -80,7 +80,13 @@ class TriAttention(Score):
     Raises MissingFile where there are no `statistics`, UserError for a file of another kind.
     """
 
-    statistics: Annotated[str, Help("a file of kvbench heads --queries")]
+    statistics: Annotated[
+        str,
+        Help(
+            "a file of kvbench heads --queries",
+            example="FILE with query statistics (kvbench heads --queries writes one)",
+        ),
+    ]
     furthest: Annotated[int, Help("scores are averaged over 1, 2, 4, ... positions ahead, up to this one")] = 65536
     concentration: Annotated[
         bool, Help("false, disable_mlr of its code: norms weigh as much where the queries of a frequency are alike")

@@ -23,8 +23,7 @@ import numpy as np
 from kvbench.extras.board.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.extras.board.submissions import LABELS
 from kvbench.records.rows import Describe
-from kvbench.report.experiments import METHOD as METHOD_AXES
-from kvbench.report.experiments import Experiments
+from kvbench.report.experiments import ASKED, Experiments
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
 from kvbench.report.stats.verdicts import ALPHA
@@ -178,17 +177,17 @@ def told_apart(rows: Any, describe: Describe) -> Any:
         of_columns = {"seed": cells.seed[cell], "task": {"version": cells.task_version[cell]}}
         return describe(cell) or of_columns
 
-    def words(parts: Sequence[str], *columns: str) -> Mapping[str, str | None]:
+    def words(experiments: Experiments, *columns: str) -> Mapping[str, str | None]:
         names = zip(*(map(str, cells[column]) for column in columns), strict=True)
-        return Experiments(("budget",), described, parts).told_apart(dict(zip(cells.index, names, strict=True)))
+        return experiments.told_apart(dict(zip(cells.index, names, strict=True)))
 
     def named(column: str, words: Mapping[str, str | None]) -> list[str]:
         return [" ".join(filter(None, (cells[column][cell], words[cell]))) for cell in rows.cell]
 
-    setting = words((*METHOD_AXES, "plugins"), *METHOD[:-1])
+    setting = words(Experiments(("budget", *ASKED), described), *METHOD[:-1])
     return rows.assign(
-        model=named("model", words(("model",), "model")),
-        place=named("place", words(("task", "seed"), "model", "place")),
+        model=named("model", words(Experiments((), described, ("model",)), "model")),
+        place=named("place", words(Experiments((), described, ("task", "seed")), "model", "place")),
         setting=pandas.Series([setting[cell] for cell in rows.cell], rows.index, object),
     )
 

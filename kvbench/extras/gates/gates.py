@@ -45,7 +45,13 @@ class _Gated(Score):
     Raises MissingFile where there is none, UserError for a file of another kind.
     """
 
-    gates: Annotated[str, Help("a safetensors file of this model's gates")]
+    gates: Annotated[
+        str,
+        Help(
+            "a safetensors file of this model's gates",
+            example="FILE with the weights of gates that were trained for this model",
+        ),
+    ]
     gates_sha256: str = field(init=False)
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="token")
     signed: ClassVar[bool] = True

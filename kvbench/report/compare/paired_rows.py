@@ -19,7 +19,7 @@ from kvbench.records import Row
 from kvbench.records.lines import Warn
 from kvbench.report.experiments import CODE, Experiments, unlike
 from kvbench.report.frames import Source, place_of
-from kvbench.report.rows import describer, load
+from kvbench.report.rows import answered_elsewhere, describer, load
 from kvbench.report.selection import (
     Describe,
     NothingSelected,
@@ -55,7 +55,7 @@ class Side:
     @property
     def answered_elsewhere(self) -> bool:
         """Whether all rows were answered elsewhere: by a server, or in a file that was adopted."""
-        return all("endpoint" in (self.describe(cell) or {}) for cell in {row.cell for row in self.rows})
+        return all(answered_elsewhere(self.describe(cell)) for cell in {row.cell for row in self.rows})
 
 
 @dataclass(frozen=True)

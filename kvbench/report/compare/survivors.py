@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from kvbench.records import Row
 from kvbench.records.rows import Describe
-from kvbench.report.experiments import METHOD, Experiments
+from kvbench.report.experiments import ASKED, Experiments
 from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, sign_flip
@@ -49,7 +49,7 @@ def survivors(
     firsts = {cell: members[0] for cell, members in cells.items()}
     baselines = grouped((cell for cell in cells if is_baseline(firsts[cell])), lambda cell: same(firsts[cell]))
     tested: dict[str, tuple[str, Paired]] = {}
-    asked = Experiments(METHOD, describe)
+    asked = Experiments((), describe, ASKED)
     for cell, first in firsts.items():
         candidates = asked.partners(cell, baselines.get(same(first), []))
         base = None if is_baseline(first) else _base(first, candidates, firsts)

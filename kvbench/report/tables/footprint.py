@@ -16,7 +16,7 @@ import numpy as np
 
 from kvbench.records.labels import policy_of
 from kvbench.records.lines import Warn
-from kvbench.report.experiments import METHOD, Experiments
+from kvbench.report.experiments import ASKED, Experiments
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
@@ -133,7 +133,8 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
             f"{count_noun(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say "
             "how long turns are"
         )
-    experiments, asked = (Experiments(axes, describer(source)) for axes in (("budget",), METHOD))
+    describe = describer(source)
+    experiments, asked = Experiments(("budget",), describe), Experiments((), describe, ASKED)
     lines: list[Footprint] = []
     extremes: list[str] = []
     for named, task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).items():

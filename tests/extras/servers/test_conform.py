@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import main
-from tests.servers.stub import FOLDER, Stub, serving
+from tests.extras.servers.stub import FOLDER, Stub, serving
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 COMMON = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=8", "endpoint.model=tiny"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.servers.completions import _ending
 from kvbench.records import Row, read_rows
-from kvbench.servers.completions import _ending
-from tests.servers.stub import FOLDER, Stub, serving, words
+from tests.extras.servers.stub import FOLDER, Stub, serving, words
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.extras.servers.completions import text_of
+from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.prompts.chat import render
-from kvbench.servers.completions import text_of
-from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import MissingFile, UserError
-from tests.servers.stub import FOLDER
+from tests.extras.servers.stub import FOLDER
 
-RULER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
+RULER = Path(__file__).parents[2] / "golden" / "ruler" / "tokenizer"
 TEXTS = ("A few words, 2 numbers.\n", "  blanks", "naïve 漢字 🙂", "<|endoftext|>x", "")
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"

@@ -11,7 +11,7 @@ from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:
-    from kvbench.servers.adopted import Adopted
+    from kvbench.extras.servers.adopted import Adopted
 
 
 def declare(parser: Parser) -> None:
@@ -38,13 +38,13 @@ def main(flags: argparse.Namespace) -> int:
     """Record the answers and print the table. Raises UserError where none belongs to a prompt of the settings."""
     from kvbench.cli.sweep import print_sweep
     from kvbench.config.sweep import plan_sweep
+    from kvbench.extras.servers.adopted import Adopted, read
+    from kvbench.extras.servers.endpoint import ServedCell
+    from kvbench.extras.servers.run import Servers, prompt_for, read_tokenizer
     from kvbench.models.prompts.prompt import Prompt
     from kvbench.run.job_queue import JobQueue, RunContext
     from kvbench.run.runner import run
     from kvbench.run.samples import samples_of
-    from kvbench.servers.adopted import Adopted, read
-    from kvbench.servers.endpoint import ServedCell
-    from kvbench.servers.run import Servers, prompt_for, read_tokenizer
     from kvbench.tasks.task import Sample, Task
     from kvbench.work.sweep import recorded_rows
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.servers.client import Client, _Passing, _pause
+from kvbench.extras.servers.endpoint import Endpoint
 from kvbench.records import ResultsFolder
-from kvbench.servers.client import Client, _Passing, _pause
-from kvbench.servers.endpoint import Endpoint
-from tests.servers.stub import Stub, serving, words
+from tests.extras.servers.stub import Stub, serving, words
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 KEY = "sk-very-secret-0123456789"
@@ -80,8 +80,8 @@ def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, Any], part:
 @pytest.mark.parametrize(
     ("word", "part"),
     [
-        ("policy=snapkv", "a server evicts as it was started"),
-        ("budget=0.1", "a server evicts as it was started"),
+        ("policy=snapkv", "evicts by itself"),
+        ("budget=0.1", "evicts by itself"),
         ("task.turns=own", "task.turns"),
         ("task.min_new_tokens=1", "endpoint.body={min_tokens:1}"),
     ],

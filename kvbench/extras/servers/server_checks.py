@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 
+from kvbench.extras.servers.client import Client, KeyRefused
+from kvbench.extras.servers.completions import Server
+from kvbench.extras.servers.endpoint import FULL, ServedCell
+from kvbench.extras.servers.run import prompt_for, read_tokenizer
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, template_tokens
-from kvbench.servers.client import Client, KeyRefused
-from kvbench.servers.completions import Server
-from kvbench.servers.endpoint import FULL, ServedCell
-from kvbench.servers.run import prompt_for, read_tokenizer
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample

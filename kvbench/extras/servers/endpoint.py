@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
-from kvbench.run.code import Code, served_code
+from kvbench.run.code import Code, asked_code
 from kvbench.run.plan import Cell, Description, canonical, describe_task
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
@@ -51,7 +52,7 @@ class ServedModel(ModelSpec):
     path: Annotated[str | None, Help("a folder with the model's tokenizer.json, or a name on the hub")] = None
     revision: Annotated[str | None, Help("of a tokenizer of the hub: a commit or a tag")] = None
     max_length: Annotated[int | None, Help("tokens of prompt and answer; null: no limit but the server's")] = None
-    backend = "kvbench.servers.run:Servers"
+    backend = "kvbench.extras.servers.run:Servers"
     runs_here = False
 
     def folder(self) -> Path:
@@ -96,8 +97,19 @@ class Endpoint:
     Raises UserError for values outside the allowed set.
     """
 
-    url: Annotated[str, Help("of the API, such as http://127.0.0.1:8000/v1")]
-    method: Annotated[str, Help("how the server evicts, such as snapkv, or full: the column policy")]
+    url: Annotated[
+        str,
+        Help(
+            "of the API, such as http://127.0.0.1:8000/v1", example="http://127.0.0.1:8000/v1 (of the API of a server)"
+        ),
+    ]
+    method: Annotated[
+        str,
+        Help(
+            "how the server evicts, such as snapkv, or full: the column policy",
+            example="full (how the server evicts, such as snapkv)",
+        ),
+    ]
     name: str = "endpoint"
     model: Annotated[str | None, Help("its name on the server; null: model.path")] = None
     budget: Annotated[
@@ -146,6 +158,22 @@ class Endpoint:
             raise UserError(f"endpoint.key={self.key}: the environment has no such variable: export it, then run again")
         return value
 
+    def cell(self, model: ServedModel, task: Any, seed: int) -> "ServedCell":
+        """Return the cell of a task, by its labels."""
+        return ServedCell(
+            model=model,
+            task=task,
+            policy=ServedMethod(self.method),
+            score=None,
+            budget="1.0" if self.budget is None else self.budget,
+            schedule=Schedule(),
+            seed=seed,
+            policy_label=self.method,
+            protocol=None,
+            score_label=None,
+            endpoint=self,
+        )
+
     @property
     def identity(self) -> Description:
         """Settings that answers depend on: not where the server is if it has a name, nor how often it is asked."""
@@ -193,7 +221,7 @@ class ServedCell(Cell):
 
     @cached_property
     def code(self) -> Code:
-        return served_code(self.task)
+        return asked_code("extras.servers", self.task)
 
     @cached_property
     def prefill_key(self) -> str:
@@ -226,22 +254,3 @@ class ServedCell(Cell):
     def claims(self) -> Iterator[Claim]:
         yield Claim("model=endpoint", "a model that runs here", {ASKED: "asks a server"})
         yield from self.task.claims()
-
-
-def served_cell(model: ServedModel, endpoint: Endpoint, task: Any, seed: int) -> ServedCell:
-    """Return the cell of a task, by its labels."""
-    from kvbench.eviction.schedule import Schedule
-
-    return ServedCell(
-        model=model,
-        task=task,
-        policy=ServedMethod(endpoint.method),
-        score=None,
-        budget="1.0" if endpoint.budget is None else endpoint.budget,
-        schedule=Schedule(),
-        seed=seed,
-        policy_label=endpoint.method,
-        protocol=None,
-        score_label=None,
-        endpoint=endpoint,
-    )

@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from kvbench.extras.servers.answer_stream import Times
+from kvbench.extras.servers.client import Client, Refused
+from kvbench.extras.servers.endpoint import Endpoint, ServedModel
+from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.servers.client import Client, Refused
-from kvbench.servers.endpoint import Endpoint, ServedModel
-from kvbench.servers.streamed import Times
-from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Ending, Sample, TaskSettings
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from kvbench.servers import client
-from kvbench.servers.client import Client, Refused, Unreachable
-from kvbench.servers.endpoint import Endpoint
+from kvbench.extras.servers import client
+from kvbench.extras.servers.client import Client, Refused, Unreachable
+from kvbench.extras.servers.endpoint import Endpoint
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=rot13\r\n"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.servers.answer_stream import Times, TornStream, joined
+from kvbench.extras.servers.client import Client, Refused, Unreachable
+from kvbench.extras.servers.endpoint import Endpoint
 from kvbench.records import Row, read_rows
-from kvbench.servers.client import Client, Refused, Unreachable
-from kvbench.servers.endpoint import Endpoint
-from kvbench.servers.streamed import Times, TornStream, joined
-from tests.servers.stub import Stub, serving, words
+from tests.extras.servers.stub import Stub, serving, words
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 NOTE = "the server sends no answer piece by piece: its rows have no times"
@@ -125,7 +125,7 @@ def test_torn_streams_and_errors_in_them() -> None:
 def test_each_fault_of_a_stream_is_one_line(
     monkeypatch: pytest.MonkeyPatch, body: bytes, error: type[Exception], message: str
 ) -> None:
-    from kvbench.servers.client import _Answer
+    from kvbench.extras.servers.client import _Answer
 
     with Client(Endpoint("http://127.0.0.1:9/v1", "full", retries=0)) as client:
         monkeypatch.setattr(client, "_whole", lambda *_: _Answer(200, {}, body, [(len(body), 1.0)]))

@@ -8,8 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kvbench.servers.endpoint import Endpoint
-from kvbench.servers.streamed import STREAM, Times, TornStream, joined
+from kvbench.extras.servers.answer_stream import STREAM, Times, TornStream, joined
+from kvbench.extras.servers.endpoint import Endpoint
 from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable

@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
-from tests.servers.stub import Stub, serving, words
+from tests.extras.servers.stub import Stub, serving, words
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 

@@ -13,7 +13,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import read_rows
-from tests.servers.stub import FOLDER
+from tests.extras.servers.stub import FOLDER
 
 TASK = ["task=ruler/niah_single_1", "task.context_length=512", "task.samples=4", "task.max_new_tokens=12"]
 

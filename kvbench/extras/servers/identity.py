@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kvbench.servers.completions import Server
-from kvbench.servers.endpoint import Endpoint
+from kvbench.extras.servers.completions import Server
+from kvbench.extras.servers.endpoint import Endpoint
 
 PAGES = ("/version", "/info", "/get_server_info", "/props")
 """Of vLLM, TGI, SGLang and llama.cpp; each has one of them."""

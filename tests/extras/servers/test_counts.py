@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
+from kvbench.extras.servers.client import Client
+from kvbench.extras.servers.completions import Server
+from kvbench.extras.servers.endpoint import Endpoint, ServedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.servers.client import Client
-from kvbench.servers.completions import Server
-from kvbench.servers.endpoint import Endpoint, ServedModel
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample, TaskSettings
-from tests.servers.stub import FOLDER, TOKENIZER
+from tests.extras.servers.stub import FOLDER, TOKENIZER
 
 SAMPLE = Sample(0, "", "A few words.", "", "", (), 1)
 

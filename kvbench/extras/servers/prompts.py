@@ -33,9 +33,9 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.cells import Cells, check_data
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
+    from kvbench.extras.servers.endpoint import ServedCell
+    from kvbench.extras.servers.whole_prompts import prompts_of
     from kvbench.report.output import text_to
-    from kvbench.servers.endpoint import ServedCell
-    from kvbench.servers.prompts import prompts_of
 
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:
         fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"

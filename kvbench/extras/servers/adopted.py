@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from kvbench.extras.servers.completions import Answer
+from kvbench.extras.servers.endpoint import ServedCell
+from kvbench.extras.servers.kvpress_folder import KvpressFolder
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.servers.completions import Answer
-from kvbench.servers.endpoint import ServedCell
-from kvbench.servers.kvpress_folder import KvpressFolder
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import sha256_of

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.cli.main import main
+from kvbench.extras.servers.kvpress_folder import right_answers
 from kvbench.records import Row, read_rows
-from kvbench.servers.kvpress_folder import right_answers
 from kvbench.support.errors import UserError
 from kvbench.tasks.longbench import LENGTHS, PROMPTS
-from tests.servers.stub import FOLDER, TOKENIZER
+from tests.extras.servers.stub import FOLDER, TOKENIZER
 
 TASK = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=4"]
 LABELS = ["endpoint.method=snapkv", "endpoint.budget=0.5"]
@@ -346,7 +346,7 @@ def test_lines_of_pred_py_on_rows_of_longbench(tmp_path: Path, shared: Path) -> 
     assert {row.value for row in rows_of(tmp_path / "rows")} == {1.0}
 
 
-WRITTEN = Path(__file__).parents[1] / "golden" / "kvpress"
+WRITTEN = Path(__file__).parents[2] / "golden" / "kvpress"
 """Folders by the evaluate.py of kvpress (`scripts/golden_kvpress.py`), and the rows that it read."""
 KINDS = ("vt", "niah_multivalue", "niah_multiquery", "qa_1", "cwe", "fwe")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.serving import answers_are_those_of_the_full_cache, served
-from tests.servers.stub import FOLDER
+from tests.extras.servers.serving import answers_are_those_of_the_full_cache, served
+from tests.extras.servers.stub import FOLDER
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
 PROGRAM = os.environ.get("KVBENCH_VLLM") or shutil.which("vllm")

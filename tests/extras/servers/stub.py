@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any, Literal
 
-from kvbench.servers.tokenizer import Tokenizer
+from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.support import paths
 
 FOLDER = paths.assets() / "reference"

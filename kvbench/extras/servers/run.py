@@ -7,6 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from kvbench.extras.servers.client import Client, KeyRefused
+from kvbench.extras.servers.completions import Answer, Server
+from kvbench.extras.servers.endpoint import ServedCell
+from kvbench.extras.servers.identity import identity
+from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
@@ -17,11 +22,6 @@ from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress, RunStats
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
 from kvbench.run.samples import samples_of
-from kvbench.servers.client import Client, KeyRefused
-from kvbench.servers.completions import Answer, Server
-from kvbench.servers.endpoint import ServedCell
-from kvbench.servers.identity import identity
-from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import InvalidSample, Sample, Task
