@@ -36,7 +36,7 @@ from safetensors.torch import save_file
 from benchmarks.damage import write, write_sides
 from kvbench.cli.main import main as kvbench
 from kvbench.eviction.scores.head_table import FORMAT as HEADS
-from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
+from kvbench.extras.heads.triattention import FORMAT as STATISTICS
 from kvbench.records import Curve, read_rows
 from kvbench.records.parquet import to_parquet
 from kvbench.records.parquet_rows import metadata_of

@@ -30,14 +30,14 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.extras.heads.calibration import before_rotation
+from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from kvbench.models.rope import key_rotations
-from kvbench.probes.calibration import before_rotation
 
 PROMPT, SPAN = 256, 1024
 METHODS = ("rkv", "triattention", "full")

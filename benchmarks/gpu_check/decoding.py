@@ -27,8 +27,8 @@ from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJo
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
+from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache

@@ -117,7 +117,7 @@ def measure_queries() -> None:
     from kvbench.cli.main import main as kvbench
     from kvbench.config.overrides import parse
     from kvbench.config.sweep import cells_of
-    from kvbench.eviction.scores.triattention import read_statistics
+    from kvbench.extras.heads.triattention import read_statistics
 
     (cell,) = cells_of(parse(["policy=full"]), set())[1]
     if not STATISTICS.is_file() or read_statistics(str(STATISTICS)).model_sha256 != cell.weights:

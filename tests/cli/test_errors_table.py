@@ -49,7 +49,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "reader of a server": (
         "plan reader=quest model=endpoint endpoint.url=http://127.0.0.1:1/v1 endpoint.method=full",
         2,
-        ("reader=quest: a server evicts as it was started",),
+        ("reader=quest: a model with settings endpoint.* evicts by itself",),
     ),
     "merging in a probe": (
         "probe set_error policy=snapkv policy.apply=d2o budget=0.2",

@@ -8,7 +8,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.triattention import TriAttention
+from kvbench.extras.heads.triattention import TriAttention
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models import bridge
 from kvbench.models.decode.evicting_batch import EvictingBatch

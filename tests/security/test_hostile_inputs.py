@@ -21,9 +21,9 @@ from kvbench.cli.terminal import Inert
 from kvbench.config.loose_score import class_in
 from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.scores.head_table import FORMAT, HeadTable
-from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
-from kvbench.eviction.scores.triattention import TriAttention
 from kvbench.extras.gates.gates import FastKVzip, KVzap
+from kvbench.extras.heads.triattention import FORMAT as STATISTICS
+from kvbench.extras.heads.triattention import TriAttention
 from kvbench.models.press import Press
 from kvbench.report.formats.data import write_csv
 from kvbench.support.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.eviction.scores.triattention import read_statistics
+from kvbench.extras.heads.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
 from tests.embedded import KV_HEADS, LAYERS
 

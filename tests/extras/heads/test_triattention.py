@@ -14,7 +14,7 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, keep_mask, rank_columns
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.triattention import FORMAT, QueryStatistics, TriAttention, complex_pairs, read_statistics
+from kvbench.extras.heads.triattention import FORMAT, QueryStatistics, TriAttention, complex_pairs, read_statistics
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from scripts.golden_methods import FOLDER, made_up, rotated
 from tests.arrays import random_cache, random_layer

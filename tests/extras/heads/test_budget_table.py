@@ -5,11 +5,11 @@ import json
 import numpy as np
 import torch
 
+from kvbench.extras.heads.budget_table import evicted_parts, utilities
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.probes.budget_table import evicted_parts, utilities
 from kvbench.probes.scene import Scene
 from kvbench.run.rows import TimedPrefill
 from scripts.golden_methods import FOLDER

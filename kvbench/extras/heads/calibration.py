@@ -10,7 +10,7 @@ from torch import Tensor
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.scores.head_table import HeadFile
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.triattention import QueryStatistics, complex_pairs
+from kvbench.extras.heads.triattention import QueryStatistics, complex_pairs
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
