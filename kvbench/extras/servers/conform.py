@@ -14,7 +14,7 @@ def declare(parser: Parser) -> None:
     """Add the flags of servers to `kvbench conform`, and to its help what they do."""
     parser.epilog = f"""{parser.epilog}
   kvbench conform --endpoint http://h:8000/v1,method=full --endpoint http://h:8001/v1,method=snapkv,budget=64 \
-      model.path=FOLDER_OR_HUB_ID task.context_length=4096
+model.path=FOLDER_OR_HUB_ID task.context_length=4096
 
 With --endpoint URL,SETTING=VALUE,... for each server, prompts with planted needles are asked: is every token read, is \
 an answer from its own prompt, do answers change with the budget, are needles lost in order. Words are settings of all \
