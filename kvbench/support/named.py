@@ -1,7 +1,7 @@
-"""Commands, reports and plots: each is a file of a group that says what it does and names its code.
+"""Commands, reports, plots and checks of `kvbench conform`: each is a file of a group that says what it does and names its code.
 
     says: tokens, seconds and energy
-    _target_: package.module.function  # a command: package.module
+    _target_: package.module.function  # a command, a check: package.module
     keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
     heading: Read  # of a command, in `kvbench --help`; without one it is under "More"
     place: 1  # in a list; without one after the others, by name

@@ -18,7 +18,6 @@ OWED = {
     "kvbench/report/acted.py",
     "kvbench/report/colours.py",
     "kvbench/report/selection.py",
-    "kvbench/records/labels.py",
 }
 """Files that still name settings of extras in rows, and scores that have a colour: this list only shrinks."""
 NAMESAKES = {"fp8", "hub", "int4", "int8", "think", "wandb"}
