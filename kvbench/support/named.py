@@ -1,4 +1,4 @@
-"""Commands, reports, plots and checks of `kvbench conform`: each is a file of a group that says what it does and names its code.
+"""Commands, reports, plots and checks of conform: each is a file of a group that says what it does and names its code.
 
     says: tokens, seconds and energy
     _target_: package.module.function  # a command, a check: package.module
