@@ -45,6 +45,7 @@ KVBENCH = (
     *("annotated-types", "hydra-core", "jaxtyping", "jinja2", "markdown-it-py", "markupsafe", "mdurl", "omegaconf"),
     *("packaging", "pydantic", "pydantic-core", "pygments", "pyyaml", "rich", "typing-extensions", "typing-inspection"),
     *("wadler-lindig", "wonderwords"),
+    *("hatchling", "pathspec", "pluggy", "tomlkit", "trove-classifiers"),  # which install kvbench itself
 )
 TRANSFORMERS = (
     *("transformers", "tokenizers", "huggingface-hub", "safetensors", "regex", "tqdm", "anyio", "click", "filelock"),
@@ -86,7 +87,7 @@ In a checkout of kvbench there, with these files in build/wheels:
   PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/build/wheels/smollm2 .venv/bin/kvbench data pull smollm2
   .venv/bin/kvbench doctor
 
-Tables need pandas, pyarrow and scipy, which are not here. python -m benchmarks.first_hour uses these folders by itself.
+Tables need pandas, pyarrow and scipy, pictures matplotlib too: they are not here. python -m benchmarks.first_hour uses these folders by itself.
 """
 ON_MACHINE = frozenset(("torch", "triton", "numpy", "setuptools"))
 UNUSED = frozenset(("datasets", "fire", "pandas", "peft", "requests"))
