@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.scores.kvzip import CONTINUE, KVzipPlus, strongest
+from kvbench.eviction.scores.kvzip import KVzipPlus, strongest
 from kvbench.eviction.scores.score import ContextRepetition, ScoreInputs
 from kvbench.models import bridge
 from kvbench.models.linear_layers import PaddedLinear
@@ -27,6 +27,7 @@ from kvbench.models.repeat import FrozenCacheReader, RepeatPass
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
+PART = "\n\nRepeat the part of the previous context exactly, starting with"
 SINKS = 4
 """First tokens of a prompt to which the weights of a row spread, beside its chunk and the repetition."""
 SUM = "AddBackward0"
@@ -54,9 +55,7 @@ class KVgrad(KVzipPlus):
 
     chunk: Annotated[int, Help("tokens repeated at a time, with a backward pass; as in KVgradPress")] = 512
     name: str = "kvgrad"
-    continue_prompt: Annotated[str, Help("followed by the last 8 tokens of the previous chunk; no blank ends it")] = (
-        CONTINUE.rstrip()
-    )
+    continue_prompt: Annotated[str, Help("followed by the last 8 tokens of the previous chunk, without a blank")] = PART
     head: Annotated[bool, Help("the softmax includes the first 4 tokens, as in KVgradPress")] = True
 
     @cached_property
