@@ -305,6 +305,92 @@ def kvzip_plus(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return [described | {"budget": 24, "scores": scores, "kept": [sorted([*range(4), *head]) for head in best]}]
 
 
+class Characters:
+    """A tokenizer of one number a character, whose chat template names the user and the answer.
+
+    templated: whether it has a chat template.
+    """
+
+    bos_token = bos_token_id = None
+
+    def __init__(self, templated: bool) -> None:
+        self.chat_template = "[user] {content} [answer]" if templated else None
+
+    def __call__(self, text: str, **options: Any) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=[ord(character) % 97 for character in text])
+
+    def encode(self, text: str, **options: Any) -> Any:
+        import torch
+
+        return torch.tensor([self(text).input_ids], dtype=torch.long)
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        assert self.chat_template is not None
+        return self.chat_template.format(content=messages[0]["content"])
+
+
+def small_model(kind: str) -> Any:
+    """A model of three layers, 6 query heads over 2 KV heads, in torch's default type, with drawn weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "head_dim": 10, "vocab_size": 97}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = AutoConfig.for_model(kind, **sizes, **heads)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    draw = np.random.RandomState(5).standard_normal
+    with torch.no_grad():
+        for _, weight in sorted(model.named_parameters()):
+            drawn = draw(tuple(weight.shape))
+            weight.copy_(torch.from_numpy(1 + 0.3 * drawn if weight.ndim == 1 else 0.2 * drawn))
+    return model
+
+
+def kvgrad(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `KVgradPress` repeats, scores and keeps of 53 tokens in whole models, with a chat template and without.
+
+    `scores` are those of each layer and KV head, before the sinks get the highest.
+    """
+    import torch
+    from transformers import DynamicCache
+
+    module: Any = import_module("kvpress.presses.kvzip_press")
+    ids, cases = np.random.RandomState(6).randint(0, 97, 53), []
+    for kind, templated in (("llama", True), ("llama", False), ("qwen3", True)):
+        model, tokenizer = small_model(kind), Characters(templated)
+        press = import_module("kvpress").KVgradPress(compression_ratio=0.7, chunk_size=20)
+        prepare, compress, seen = press.prepare, press.compress_post, {}
+
+        def prepared(*given: Any, prepare: Any = prepare, seen: Any = seen) -> Any:
+            seen["repeats"] = prepare(*given)
+            return seen["repeats"]
+
+        def compressed(model: Any, compress: Any = compress, press: Any = press, seen: Any = seen) -> None:
+            seen["scores"] = press.score_val[:, 0].clone()
+            compress(model)
+
+        press.prepare, press.compress_post = prepared, compressed
+        module.AutoTokenizer = SimpleNamespace(from_pretrained=lambda path, tokenizer=tokenizer: tokenizer)
+        with press(model):
+            model.model(input_ids=torch.from_numpy(ids)[None], past_key_values=DynamicCache(config=model.config))
+        kept = torch.ones(3, 2, 53, dtype=torch.bool)
+        for index, layer in enumerate(model.model.layers):
+            _, heads, positions = layer.self_attn.masked_key_indices
+            kept[index, heads, positions] = False
+        cases.append(
+            {
+                "kind": kind,
+                "templated": templated,
+                "ids": ids.tolist(),
+                "chunk": 20,
+                "repeats": [repeat[0].tolist() for _, repeat in seen["repeats"]],
+                "scores": [[[float(f"{x:.10g}") for x in head] for head in layer] for layer in seen["scores"].tolist()],
+                "kept": [[head.nonzero()[:, 0].tolist() for head in layer] for layer in kept],
+            }
+        )
+    return {"cases": cases}
+
+
 def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Partitions of 16 of 103 tokens; partitions that compete; a prompt without a reference; the published kept set."""
     import torch
@@ -440,6 +526,7 @@ METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "dms_kvzap": dms_kvzap,
     "gated_chunkkv": gated_chunkkv,
     "gates": gates,
+    "kvgrad": kvgrad,
     "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,
     "lukv_table": lukv_table,

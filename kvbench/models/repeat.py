@@ -89,9 +89,7 @@ def repeated(
 
     def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> None:
         if repeat.by_norm and layer.index not in norms:
-            raise UserError(
-                f"score kvzip_plus: the attention of layer {layer.index} of this model does not show its input"
-            )
+            raise UserError(f"score kvzip_plus: the attention of layer {layer.index} does not show its input")
         if layer.evictable:
             head, chunk = layer.dense[0][:, : part.head], layer.dense[0][:, part.start : part.stop]
             columns = slice(part.head, part.head + part.stop - part.start)

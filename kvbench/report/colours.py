@@ -37,7 +37,10 @@ SCORES = (
     *("head_table", "recency", "random", "lagkv", "criticalkv", "kvpress", "cap", "kvzip_plus", "cur"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour."""
-LATER = ("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverage", "non_causal", "kvzap", "fastkvzip")
+LATER = (
+    *("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverage", "non_causal", "kvzap", "fastkvzip"),
+    "kvgrad",
+)
 """Policies and scores beyond these places, where markers tell no longer apart what is alike in grey."""
 
 

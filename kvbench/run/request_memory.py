@@ -66,6 +66,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     if block is None:
         repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again
         repeat_activations = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
+        repeat_activations *= text.num_hidden_layers if repeat and repeat.by_gradient else 1
         prefill = full + (max(activations, scoring + max(held, repeat_activations)) if pairs < tokens else activations)
     else:
         most = min(tokens, pairs + block)

@@ -65,4 +65,5 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "rkv",
         "triattention",
         "kvzip_plus",
+        "kvgrad",
     }

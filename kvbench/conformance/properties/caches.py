@@ -1,9 +1,8 @@
 """Caches of random numbers that need no model, for tests and properties."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import FutureQueryStats, KVCache, LayerCache, PredictedQueries, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.kvzip import KVzip, KVzipPlus, strongest
-from kvbench.eviction.scores.score import AttentionCall, Score
+from kvbench.eviction.scores.kvzip import strongest
+from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Score
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10
 WINDOWED = Policy("windowed", window=16, recent=4)
@@ -38,15 +37,19 @@ def random_layer(
 
 
 class Probed(dict[Hashable, Scores]):
-    """The records of a layer; for any score that reads hidden states, what it makes of these."""
+    """The records of a layer, made when they are asked for: what `repeated` makes of whether a repetition records
+    weights; for any score that reads hidden states, what it makes of these.
+    """
 
-    def __init__(self, records: Mapping[Any, Scores], layer: LayerCache, call: AttentionCall) -> None:
-        super().__init__(records)
-        self._layer, self._call = layer, call
+    def __init__(self, layer: LayerCache, call: AttentionCall, repeated: Callable[[bool], Scores]) -> None:
+        super().__init__()
+        self._layer, self._call, self._repeated = layer, call, repeated
 
-    def __missing__(self, score: Hashable) -> Scores:
-        assert isinstance(score, Score) and score.inputs.hidden_states, f"{score} was not declared"
-        return score.read_call(self._layer, self._call)
+    def __missing__(self, asked: Hashable) -> Scores:
+        if isinstance(asked, ContextRepetition):
+            return self.setdefault(asked, self._repeated(asked.softmax))
+        assert isinstance(asked, Score) and asked.inputs.hidden_states, f"{asked} was not declared"
+        return asked.read_call(self._layer, self._call)
 
 
 def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
@@ -60,15 +63,19 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     layer = from_dense(index, queries.shape[0], keys, values, (window,))
     attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
     columns, rule = slice(0, keys.shape[1]), AttentionParams(scaling)
-    scores = (KVzip(), KVzipPlus(), KVzip(softmax=False, name="kvzip_logit"))
-    probed = {score.inputs.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
+
+    def repeated(softmax: bool) -> Scores:
+        return strongest(queries, attended, columns, rule, softmax)
+
     hidden = keys.transpose(0, 1).flatten(1)
     generator, width = torch.Generator().manual_seed(index), queries.shape[0] * queries.shape[2]
     output = torch.randn(hidden.shape[1], width, generator=generator)
     layer = replace(layer, projections={"output": output, "query": output.T})
     every = queries[:, torch.arange(hidden.shape[0]) % queries.shape[1]]
     call = AttentionCall(None, None, hidden[None], {}, every)
-    return replace(layer, recordings=Probed(probed, layer, call), future_queries=(future_queries_of(queries, scaling),))
+    return replace(
+        layer, recordings=Probed(layer, call, repeated), future_queries=(future_queries_of(queries, scaling),)
+    )
 
 
 def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:

@@ -89,7 +89,6 @@ class KVzip(Score):
 
     def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""
-        assert self.inputs.repeat in layer.recordings, "the engine records the repetition before it scores"
         record, first = layer.recordings[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
             return record

@@ -37,12 +37,11 @@ class ContextRepetition:
     """A request for extra forward passes over the frozen cache, in which the model repeats its context (KVzip).
 
     chunk: context tokens per pass.
-    prompt: the instruction of the first pass. Later passes get `then`, the last `tail` tokens of the previous chunk,
-        and `end`.
-    softmax: whether attention weights or logits are recorded.
+    prompt: the first pass is told this. Later ones get `then`, the last `tail` tokens of the previous chunk, and `end`.
+    softmax: whether attention weights or logits are recorded. head: whether the softmax includes the prompt's head.
     turn: whether the chat template's start of an answer precedes the repeated chunk.
-    head: whether the softmax includes the prompt's head.
     by_norm: whether the weights of a row are divided by the norm of the hidden state that its attention reads.
+    by_gradient: what records a pass by a gradient through all its layers, called as `kvbench.models.repeat.repeated`.
     """
 
     chunk: int
@@ -54,6 +53,7 @@ class ContextRepetition:
     turn: bool = True
     head: bool = True
     by_norm: bool = False
+    by_gradient: Callable[..., dict[int, Tensor]] | None = None
 
 
 class AttentionCall(NamedTuple):
