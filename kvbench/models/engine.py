@@ -246,8 +246,8 @@ class Engine:
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for part in passes:
             self.check_length(cache.num_tokens, len(part.ids))
-            record = repeat.by_gradient or repeated
-            weights = record(self.model, cache, part, repeat, self.max_length, self.attend, self.kernels)
+            measure = repeat.by_gradient or repeated
+            weights = measure(self.model, cache, part, repeat, self.max_length, self.attend, self.kernels)
             for layer, record in weights.items():
                 records[layer][:, part.start : part.stop] = record.cpu()
             self.counters.tokens_repeated += len(part.ids)
