@@ -17,7 +17,7 @@ from kvbench.cache.attention import AttentionParams, capped
 from kvbench.cache.kernels.ragged_decode import merged
 
 MOST = 4
-"""Rooms that are kept: those of the last uses."""
+"""Rooms that are kept, the last ones used."""
 
 
 @dataclass(frozen=True)
