@@ -24,6 +24,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 def test_a_sweep_captures_one_step_and_says_what_it_launches_itself(tmp_path: Path) -> None:
     """Three prompts of three cells, each in a batch of its own, and cells that no graph can have."""
     short = f"budget=0.3 task.context_length=256 task.max_new_tokens=4 model.max_batch=4 results.dir={tmp_path}"
