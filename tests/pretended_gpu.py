@@ -3,7 +3,7 @@
     with PretendedGpu() as gpu:
         with gpu.section("step"):
             ...
-    gpu.mixed, gpu.launches["step"], gpu.waits["step"], gpu.peak_bytes
+    gpu.mixed, gpu.launches["step"], gpu.waits["step"], gpu.peak_bytes, gpu.captures
 
 Recorded, each with the line of kvbench that caused it: operations on tensors of both devices, which fail on a GPU;
 launched operations of torch and launched kernels of ours; waits of the host. The host waits where it reads numbers of
@@ -124,7 +124,7 @@ class PretendedGpu:
         self.mixed: Counter[str] = Counter()
         self.waits: dict[str, Counter[str]] = defaultdict(Counter)
         self.launches: dict[str, Counter[str]] = defaultdict(Counter)
-        self.live_bytes = self.peak_bytes = 0
+        self.live_bytes = self.peak_bytes = self.captures = 0
         self._name = "start"
         self._references: Counter[int] = Counter()
         self._sizes: dict[int, int] = {}
@@ -440,6 +440,7 @@ class PretendedGpu:
         @contextlib.contextmanager
         def graph(cuda_graph: Graph, **_: Any) -> Iterator[None]:
             gpu._captured = cuda_graph.work
+            gpu.captures += 1
             try:
                 yield
             finally:

@@ -497,21 +497,24 @@ def marks(stack: LayerCache, kept: Sequence[Sequence[CutLayer]]) -> Bool[Tensor,
     return masks.unflatten(0, (len(kept), -1))
 
 
-def copies(
-    stack: LayerCache, kept: Bool[Tensor, "layers cells cache_heads tokens"], pairs: int
-) -> tuple[Float[Tensor, "pairs head_dim"], Float[Tensor, "pairs head_dim"]]:
-    """Keys and values of the `pairs` marked pairs of a stack, by layer, cell and head. A mask may have a row for each
-    query head of a KV head.
+def copy_marked(
+    stack: LayerCache,
+    kept: Bool[Tensor, "layers cells cache_heads tokens"],
+    stores: Sequence[Float[Tensor, "pairs head_dim"]],
+) -> None:
+    """Write keys and values of the marked pairs of a stack, by layer, cell and head, to stores of as many. A mask may
+    have a row for each query head of a KV head.
     """
     _, cells, heads, tokens = kept.shape
     of_layer, group = heads * tokens, heads * stack.layers // stack.cache_heads
-    marked = torch.nonzero_static(kept.flatten(), size=pairs)[:, 0]
+    marked = torch.nonzero_static(kept.flatten(), size=len(stores[0]))[:, 0]
     source = marked % of_layer
     if group > 1:
         source = source // (group * tokens) * tokens + source % tokens
     if stack.layers > 1:
         source += marked.div_(cells * of_layer, rounding_mode="floor").mul_(of_layer // group)
-    return stack.keys.index_select(0, source), stack.values.index_select(0, source)
+    for store, part in zip(stores, (stack.keys, stack.values), strict=True):
+        torch.index_select(part, 0, source, out=store)
 
 
 def dense_parts(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -26,17 +27,19 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
+from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
-from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
-from kvbench.models.decode.next_token import Sampler, greedy
+from kvbench.models.decode.next_token import Chosen, Sampler, greedy
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
 from kvbench.support.errors import UserError
+
+if TYPE_CHECKING:
+    from kvbench.cache.kernels.flat import Rooms
 
 CudaGraph = Literal["auto", "never"]
 EvictorAfter = Callable[[int], IncrementalEviction]
@@ -48,6 +51,8 @@ STACKED = 1 / 64
 """The part of a GPU's memory that the keys of layers that lie in one array may take in float32: a score holds a few
 copies of them.
 """
+LEAST_STEPS = 16
+"""Steps of an answer from which on a graph of one batch alone pays."""
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
@@ -111,8 +116,8 @@ class Engine:
     block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
     determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
     prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. cuda_graph: whether
-    long answers are decoded by a CUDA graph where that is possible. rope: set if the frequencies depend on the length;
-    prompts are then read in one pass.
+    answers are decoded by a CUDA graph where that is possible. rooms: memory of decode batches that share one; None:
+    each batch has its own. rope: set if the frequencies depend on the length; prompts are then read in one pass.
     """
 
     model: Any
@@ -123,6 +128,7 @@ class Engine:
     attend: Attend = fused
     kernels: Kernels = "torch"
     cuda_graph: CudaGraph = "auto"
+    rooms: "Rooms | None" = None
     rope: LengthRope | None = None
     counters: Counters = field(default_factory=Counters)
 
@@ -327,18 +333,12 @@ class Engine:
     ) -> Iterator[list[Chosen]]:
         """Yield the tokens of each step, by a CUDA graph some steps at a time; later ones are read on demand."""
         steps = batch.max_new_tokens - batch.num_new_tokens
-        if self.captures(batch, steps):
+        reason = self.launched(batch, steps)
+        batch.stepped = reason and f"one by one: {reason}"
+        if reason is None:
             assert isinstance(batch, RaggedBatch)
-
-            def read(
-                tokens: Int[Tensor, "cells"], positions: Int[Tensor, "cells"]
-            ) -> Float[Tensor, "cells vocabulary"]:
-                last = bridge.logits(self.model, tokens[:, None], positions, batch, 1)
-                batch.finish(1)
-                return last[:, -1]
-
-            before = batch.num_new_tokens
-            yield from DecodeGraph(read, choose, batch, logits.device, stop, at_least).blocks(logits, steps)
+            before, graph = batch.num_new_tokens, import_module("kvbench.models.decode.graph")
+            yield from graph.blocks(self.model, batch, logits, steps, stop, at_least, choose)
             self.counters.decode_steps += batch.num_new_tokens - before
             return
         forbidden = torch.tensor(sorted(stop), dtype=torch.long).to(logits.device, non_blocking=True)
@@ -353,18 +353,27 @@ class Engine:
             if step + 1 < steps:
                 logits = self.read(batch, tokens[:, None])
 
-    def captures(self, batch: DecodeBatch, steps: int) -> bool:
-        """Return whether answers of so many tokens are decoded by a CUDA graph.
+    def launched(self, batch: DecodeBatch, steps: int) -> str | None:
+        """Return why the steps of an answer of so many tokens are launched one by one; None: a graph replays them."""
+        least = 2 if isinstance(batch, RaggedBatch) and batch.room is not None else LEAST_STEPS
+        short = f"answers of less than {least} tokens" if steps < least else None
+        return self.uncaptured or batch.uncaptured or short
 
-        A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host, and
-        classes that write attention out may.
-        """
-        if self.device.type != "cuda" or self.cuda_graph == "never" or self.rope is not None or steps < LEAST_STEPS:
-            return False
+    @cached_property
+    def uncaptured(self) -> str | None:
+        """Why no CUDA graph can have the steps of this model; None: one can."""
         traits = bridge.traits(self.model)
-        needs_host = traits.stateful or traits.counts_positions or bridge.experts(self.model)
-        needs_host = needs_host or bridge.own_attention(self.model)
-        return len(self.gpus) == 1 and not needs_host and capturable(batch)
+        reasons = {
+            "no GPU": self.device.type != "cuda",
+            f"model.cuda_graph={self.cuda_graph}": self.cuda_graph == "never",
+            "several GPUs": len(self.gpus) != 1,
+            "the rotation depends on the length": self.rope is not None,
+            "the host keeps states of layers": bool(traits.stateful),
+            "the model counts positions": traits.counts_positions,
+            "experts run cell by cell": bool(bridge.experts(self.model)),
+            "the model writes its attention out": bool(bridge.own_attention(self.model)),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     @torch.inference_mode()
     def nll(

@@ -105,7 +105,7 @@ class JointBatch:
             return False
         if decode_job is None:
             return False
-        unanswered = memory.catch_oom(partial(_evicted, self._model, sample, decode_job, result))
+        unanswered = memory.catch_oom(partial(_evicted, self._model, sample, decode_job, result), self._model.engine)
         if isinstance(unanswered, str) or not unanswered:
             return False
         self._unanswered += unanswered
@@ -121,7 +121,7 @@ class JointBatch:
             return False
         if len(self._unanswered) + self._cells > memory.most_together(self._model.engine):
             return True
-        free = memory.free_bytes(self._devices)
+        free = memory.free_beside(self._model.engine, self._devices)
         return COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
 
     def finish(self) -> dict[int, JobResult]:
@@ -168,6 +168,8 @@ def _answer(model: LoadedModel, unanswered: list[_Unanswered]) -> None:
     stop, layout_seconds = ends(model.tokenizer, task, model.stop), (clock(model) - start) / number
     generations = model.engine.decode(batch, torch.cat((logits, padding)), stop, task.min_new_tokens)
     answers = answers_of(batch, generations, [prompt for _, prompt, *_ in subjects], 0)
+    stepped = batch.stepped if model.engine.gpus else None
     del batch  # a second request may need its memory
     for result, subject, answer, before in zip(results, subjects, answers, seconds, strict=True):
         record_answer(model, result, *subject, answer, stop, before + layout_seconds)
+        result.stepped |= {subject[2].cell.id: stepped} if stepped else {}

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
@@ -77,7 +78,8 @@ class OneByOne:
     def __init__(self, model: LoadedModel, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> None:
         self.model, self.results = model, results
         self.kept: KeptDetail = kept
-        self.environment_id = results.write_environment(environment(model.device))
+        self._environment = cache(lambda **other: results.write_environment(environment(model.device | other)))
+        self.environment_id = self._environment()
 
     @property
     def num_waiting(self) -> int:
@@ -108,11 +110,10 @@ class OneByOne:
                     if (name := hashes.get(sample.id)) is not None:
                         texts = made.token_texts.get(name)
                         made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
-                if made.block is not None:
-                    smaller = self.results.write_environment(
-                        environment(self.model.device | {"prefill_chunk": made.block})
-                    )
-                    made.rows = [replace(row, environment=smaller) for row in made.rows]
+                block = {} if made.block is None else {"prefill_chunk": made.block}
+                for place, row in enumerate(made.rows):
+                    if other := block | ({"steps": made.stepped[row.cell]} if row.cell in made.stepped else {}):
+                        made.rows[place] = replace(row, environment=self._environment(**other))
                 result.add(made)
         except OverLimit:
             raise

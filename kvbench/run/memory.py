@@ -18,7 +18,7 @@ import torch
 from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.eviction.policy import ASSUMED_QUESTION, Layout
 from kvbench.models.bridge import state_bytes
-from kvbench.models.engine import Counters, Engine
+from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.load import read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec
@@ -109,8 +109,11 @@ def out_of_memory(error: Exception) -> bool:
     return says_so or isinstance(error, torch.OutOfMemoryError)
 
 
-def catch_oom(work: Callable[[], T]) -> T | str:
-    """Return what the work returns; if memory runs out, the first line of what torch says. Other exceptions pass."""
+def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:
+    """Return what the work returns; if memory runs out, the first line of what torch says. Other exceptions pass.
+
+    engine: whose rooms are given up then; the work is done again if it has any.
+    """
     try:
         return work()
     except RuntimeError as error:
@@ -118,9 +121,15 @@ def catch_oom(work: Callable[[], T]) -> T | str:
             raise
         reason = f"out of memory: {str(error).strip().splitlines()[0]}"
     # outside the handler: the exception no longer holds the frames, and what they allocated
+    again = engine is not None and engine.rooms is not None and engine.rooms.free()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return reason
+    return catch_oom(work) if again else reason
+
+
+def free_beside(engine: Engine, devices: Iterable[torch.device]) -> int:
+    """Return `free_bytes`, with what decode batches will take again or give up."""
+    return free_bytes(devices) + (0 if engine.rooms is None else engine.rooms.bytes_held)
 
 
 def most_together(engine: Engine) -> int:
@@ -129,13 +138,13 @@ def most_together(engine: Engine) -> int:
 
 
 def halve_on_oom(
-    cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], counters: Counters
+    cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], engine: Engine
 ) -> None:
     """Do the work for all cells together; when memory runs out, for each half. A cell that does not fit alone fails."""
     waiting, together = [cells], 1
     while waiting:
         part = waiting.pop(0)
-        reason = catch_oom(partial(work, part))
+        reason = catch_oom(partial(work, part), engine)
         if reason is None:
             together = max(together, len(part))
         elif len(part) == 1:
@@ -144,8 +153,8 @@ def halve_on_oom(
             middle = (len(part) + 1) // 2
             waiting[:0] = part[:middle], part[middle:]
     if together < len(cells):
-        counters.oom_splits += 1
-        counters.max_cells = together
+        engine.counters.oom_splits += 1
+        engine.counters.max_cells = together
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class _Reading:
         while remaining:
             most = most_together(engine)
             part, remaining = remaining[:most], remaining[most:]
-            halve_on_oom(part, self._score_part, self._fail, engine.counters)
+            halve_on_oom(part, self._score_part, self._fail, engine)
 
     def _score_part(self, cells: list[Cell]) -> None:
         """Score the texts with all cells together; if one of them cannot go on, with each by itself."""

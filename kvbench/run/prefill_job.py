@@ -122,7 +122,7 @@ def _prefill_what_fits(
             fewest = exhausted.get((block, records_all), math.inf)
             if tokens >= fewest and block != blocks[-1]:
                 continue
-            read = memory.catch_oom(partial(prefill, model, prompts, part, block))
+            read = memory.catch_oom(partial(prefill, model, prompts, part, block), engine)
             if isinstance(read, TimedPrefill):
                 return (read if block == engine.prefill_chunk else replace(read, block=block)), part, reason
             reason, exhausted[block, records_all] = read, min(tokens, fewest)
@@ -158,9 +158,9 @@ class DecodeJob:
             later += state * (engine.batch_invariance or BatchInvariance()).rows(
                 engine.max_batch, engine.max_batch, 1
             )  # padded
-            free, most = memory.free_bytes(self.devices) - later, memory.most_together(engine)
+            free, most = memory.free_beside(engine, self.devices) - later, memory.most_together(engine)
             for part in memory.split_to_fit(units, bytes_of, free, most):
-                memory.halve_on_oom(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
+                memory.halve_on_oom(part, self._evict_and_answer, partial(self._fail, self.result), engine)
 
     @property
     def devices(self) -> list[torch.device]:
@@ -238,6 +238,8 @@ class DecodeJob:
         layout_seconds = (clock(model) - start) / len(evictions)
         stop = ends(model.tokenizer, task, model.stop)
         answers = decode(batch, task, lasts, stop)
+        if model.engine.gpus and batch.stepped is not None:
+            part.stepped |= {eviction.cell.id: batch.stepped for eviction in evictions}
         del batch  # a second request may need its memory
         for eviction, missing, cell_answers in zip(evictions, samples, answers, strict=True):
             seconds = layout_seconds / len(cell_answers)

@@ -68,7 +68,8 @@ class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
     environment: the id that rows name. block: tokens of a prefill pass, if memory ran out with larger ones.
-    token_texts: of prompts by their hash, if positions are recorded.
+    token_texts: of prompts by their hash, if positions are recorded. stepped: of cells on a GPU, how steps were
+    launched, as of `DecodeBatch`.
     """
 
     job: PrefillJob
@@ -81,6 +82,7 @@ class JobResult:
     timings: list[Timing] = field(default_factory=list)
     block: int | None = None
     token_texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stepped: dict[str, str] = field(default_factory=dict)
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
@@ -134,6 +136,7 @@ class JobResult:
         """Add all rows and lines of another result."""
         for name in ("rows", "kept", "curves", "prompts", "timings"):
             getattr(self, name).extend(getattr(other, name))
+        self.stepped |= other.stepped
 
 
 def measured_row(

@@ -228,9 +228,9 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
     watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
     alive, order = [], batch_module._order
 
-    def watching(layers: Sequence[LayerCache], room: int, flat: bool) -> RaggedLayer:
+    def watching(layers: Sequence[LayerCache], room: int) -> RaggedLayer:
         alive.append([sum(keys() is not None for keys in cell) for cell in watched])
-        return order(layers, room, flat)
+        return order(layers, room)
 
     monkeypatch.setattr(batch_module, "_order", watching)
     expected = RaggedBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.max_batch, max_new_tokens=4)

@@ -1,5 +1,6 @@
 """Decoding by a CUDA graph: on the pretended GPU, and equal to the eager step where there is a GPU."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from kvbench.cache.kernels.flat import Rooms
+from kvbench.cache.kv_cache import CutCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.recency import Recency
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.graph import READ_EVERY
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
@@ -18,6 +23,7 @@ from tests.models.counted import RAGGED, TOKENS, small_engine
 from tests.pretended_gpu import PretendedGpu
 
 NEW_TOKENS = 18
+STREAMING = Policy("streaming_llm", window=1, sink=1, recent=2, state="none")
 
 
 def answers(
@@ -88,6 +94,49 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
         with gpu.section("answer"):
             engine.generate(prefilled, batch, stop=())
     assert gpu.waited("answer") == 4
+
+
+def prompts(gpu: PretendedGpu, rooms: Rooms | None, sizes: Sequence[int], answers: Sequence[int]) -> Iterator[Any]:
+    """The answers of two cells to prompts of these sizes, one after the other, each in a section of its own."""
+    engine = small_engine(1, max_batch=3, kernels="triton", cuda_graph="never" if rooms is None else "auto")
+    engine.model.float()
+    engine.rooms = rooms
+    for number, (size, tokens) in enumerate(zip(sizes, answers, strict=True)):
+        prefilled = engine.prefill(torch.arange(size) * (number + 3) % TOKENS)
+        eviction = Eviction(STREAMING, Recency(), TokenBudget(size // 2))
+        decision = eviction.decide(prefilled.cache)
+        kept = CutCache(prefilled.cache, decision.kept, decision.lengths)
+        batch = RaggedBatch([kept, prefilled.cache], 3, tokens, engine.kernels, engine.rooms)
+        with gpu.section(f"prompt {number}"):
+            answered = engine.generate(prefilled, batch, ())
+        yield [(each.ids, each.top2_margin) for each in answered]
+        assert (batch.room is None) == (rooms is None)
+        if batch.room is not None:  # what a prompt does not write, it does not read
+            for memory in (batch.room.keys, batch.room.values, batch.room.tails):
+                memory.fill_(torch.nan)
+        del batch, kept
+
+
+def test_prompts_of_a_size_share_one_captured_step() -> None:
+    with PretendedGpu(interpret=False) as gpu:
+        for _ in prompts(gpu, Rooms(), (44, 43, 41, 40, 42), (5, 9, 7, 2, 20)):
+            pass
+    assert gpu.captures == 1 and not gpu.mixed
+    launched = [gpu.launched(f"prompt {number}") for number in range(5)]
+    assert [launched[number] - launched[1] for number in (2, 3, 4)] == [-2, -7, 11], "each later token is one replay"
+
+
+def test_a_prompt_of_another_size_is_captured_again() -> None:
+    with PretendedGpu(interpret=False) as gpu:
+        for _ in prompts(gpu, Rooms(), (40, 400, 40, 400), (3, 3, 3, 3)):
+            pass
+    assert gpu.captures == 2
+
+
+def test_prompts_that_share_a_step_are_answered_as_one_by_one() -> None:
+    with PretendedGpu() as gpu:
+        shared, single = (list(prompts(gpu, rooms, (12, 9), (3, 4))) for rooms in (Rooms(), None))
+    assert gpu.captures == 1 and shared == single
 
 
 @pytest.mark.gpu

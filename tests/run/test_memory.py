@@ -25,7 +25,7 @@ from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode import holder
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.engine import Counters, Engine
+from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, memory, prefill_job
@@ -173,7 +173,7 @@ def test_other_errors_are_not_taken_for_memory() -> None:
     assert not out_of_memory(RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
         halve_on_oom(
-            [1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Counters()
+            [1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Engine(None)
         )
 
 

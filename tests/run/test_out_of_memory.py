@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.policy import Policy
 from kvbench.models import bridge
 from kvbench.models.engine import Counters, Engine
@@ -92,8 +93,22 @@ def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
             raise error
 
     assert out_of_memory(error)
-    halve_on_oom([1, 2, 3], work, lambda cell, reason: failed.append((cell, reason)), Counters())
+    halve_on_oom([1, 2, 3], work, lambda cell, reason: failed.append((cell, reason)), Engine(None))
     assert failed == [(3, f"out of memory: {str(error).splitlines()[0]}")]
+
+
+def test_rooms_are_given_up_before_a_part_is_halved() -> None:
+    engine, parts = Engine(None, rooms=Rooms()), list[list[int]]()
+    assert engine.rooms is not None
+    engine.rooms.take(object.__new__(Rooms), torch.zeros(1, 4), 1, 1, (8, 8, 8))
+
+    def work(part: list[int]) -> None:
+        parts.append(part)
+        if engine.rooms is not None and engine.rooms.bytes_held:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    halve_on_oom([1, 2, 3], work, lambda cell, reason: pytest.fail(reason), engine)
+    assert parts == [[1, 2, 3], [1, 2, 3]] and not engine.counters.oom_splits
 
 
 def test_other_failures_pass() -> None:

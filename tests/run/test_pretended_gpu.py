@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli import main
+from kvbench.extras.stores.quantized_batch import QuantizedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.records import read_rows
+from kvbench.records.folder import ResultsFolder
 from tests.pretended_gpu import PretendedGpu
 
 SHORT = "budget=0.3 task.samples=1 task.context_length=256 task.max_new_tokens=2"
@@ -18,6 +22,27 @@ RUNS = {
     "context": f"policy=snapkv schedule.evict_after=context {SHORT}",
     "timed": "task=efficiency policy=full,snapkv budget=0.3 task.context_length=128 task.new_tokens=3 task.repeats=1",
 }
+
+
+@pytest.mark.slow
+def test_a_sweep_captures_one_step_and_says_what_it_launches_itself(tmp_path: Path) -> None:
+    """Three prompts of three cells, each in a batch of its own, and cells that no graph can have."""
+    short = f"budget=0.3 task.context_length=256 task.max_new_tokens=4 model.max_batch=4 results.dir={tmp_path}"
+    with PretendedGpu(interpret=False) as gpu:
+        assert not main.main(["run", "policy=full,snapkv,tova", "task.samples=3", *short.split()])
+        assert gpu.captures == 1
+        for other in ("schedule.decode_every=1", "store=int4"):
+            assert not main.main(["run", "policy=snapkv", other, "task.samples=1", *short.split()])
+    assert gpu.captures == 1 and not gpu.mixed
+    folder, said = ResultsFolder(tmp_path), dict[tuple[str, str], set[str | None]]()
+    for row in read_rows(tmp_path):
+        environment = folder.read_environment(row.environment) or {}
+        said.setdefault((row.store, row.schedule), set()).add(environment["device"].get("steps"))
+        assert row.error is None and row.new_tokens == 4
+    flat, evicting, packed = said.values()
+    assert flat == {None}
+    assert evicting == {f"one by one: {EvictingBatch.uncaptured}"}
+    assert packed == {f"one by one: {QuantizedBatch.uncaptured}"}
 
 
 @pytest.mark.slow

@@ -145,7 +145,9 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
 def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[[], float] | None) -> Repetition:
     """Time a cell once. Raises ValueError for what it cannot do, and what torch raises when memory runs out."""
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
-    model = replace(model, engine=replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance()))
+    model = replace(
+        model, engine=replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=None)
+    )
     engine = model.engine
     _reset_peaks(engine)
     engine.sync()
@@ -220,7 +222,7 @@ def _decode_in_production(
 ) -> None:
     """Time the steps of the same tokens as in production, but for the first ones of a graph, which capture it."""
     engine, steps, new_tokens = model.engine, list[float](), _task(cell).new_tokens
-    if engine.captures(batch, new_tokens):
+    if engine.launched(batch, new_tokens) is None:
         assert isinstance(batch, RaggedBatch)
         batch.num_new_tokens = 0  # the same tokens are written in the same places
         start = None

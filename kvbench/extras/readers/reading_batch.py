@@ -1,7 +1,7 @@
 """Cells whose queries read a part of the pairs that they keep, as a reader chooses."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,13 +36,12 @@ class ReadingBatch(RaggedBatch):
     are read together choose as if one were read after the other. Readers see numbers in float32 or wider.
     """
 
-    reads_all: ClassVar[bool] = False
-
     def __init__(
         self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, reader: Chooses, question_tokens: int = 0
     ) -> None:
         super().__init__(caches, cells, max_new_tokens)
         self.reader, self.question_tokens = reader, question_tokens
+        self.uncaptured = "the host counts the pairs that a reader chooses"
         self._bytes_read: dict[int, list[BytesRead]] = {}
 
     def _unread(

@@ -29,6 +29,8 @@ class CellLayer:
 class QuantizedBatch(DecodeBatch):
     """Every cell attends separately to its own quantised copy, so that its bits do not depend on others."""
 
+    uncaptured = "each cell dequantises what it holds by itself"
+
     def __init__(self, caches: Sequence[PackedCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
         recurrent = join_states([cache.recurrent for cache in caches])

@@ -9,25 +9,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import mul
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, attend_segments, capped, hidden
-from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, tail_kernels_of
-from kvbench.cache.kernels.ragged_decode import merged
-from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copies, marks
+from kvbench.cache.attention import AttentionParams, attend_segments, hidden
+from kvbench.cache.kernels.choice import Kernels, kernel_module, ragged_decode_of, tail_kernels_of
+from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copy_marked, marks
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
+
+if TYPE_CHECKING:
+    from kvbench.cache.kernels.flat import Room, Rooms, VarlenLayer
 
 Heads = Float[Tensor, "cells heads new head_dim"]
 KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
 CellRows = Float[Tensor, "heads new head_dim"]
 CellPairs = Float[Tensor, "kv_heads new head_dim"]
+Place = Callable[[Tensor, Tensor], "tuple[Sequence[Tensor], list[VarlenLayer]]"]
+"""From pairs of a kind, and the lengths of segments by layer, to memory for their pairs and the layers over it."""
 
 
 class BytesRead(NamedTuple):
@@ -43,8 +48,12 @@ class DecodeBatch(ABC):
     cells: size of the batch, whose first `num_active` cells are used. num_tokens: tokens of the prompt, kept or
     evicted; of several prompts, of the longest. num_new_tokens: tokens read since, at most `max_new_tokens`. recurrent:
     the state of layers without keys, a copy for each active cell. failures: the error message of each cell that failed.
-    order: the cell of each active row, by its place when the batch was made.
+    order: the cell of each active row, by its place when the batch was made. uncaptured: why no CUDA graph can have its
+    steps; None: one can. stepped: how the steps of answers were launched, if not by a graph of several prompts.
     """
+
+    uncaptured: str | None = "each cell reads by itself"
+    stepped: str | None = None
 
     def __init__(
         self,
@@ -128,52 +137,6 @@ class EqualLengthSegments:
 
 
 @dataclass(frozen=True)
-class VarlenLayer:
-    """A layer for a kernel of `ragged_decode`: all prefixes in one flat store, and dense tails, in the same order.
-
-    Segment s owns the pairs starts[s] to starts[s] + lengths[s]; `longest` is the largest of `lengths`.
-    """
-
-    keys: Float[Tensor, "pairs head_dim"]
-    values: Float[Tensor, "pairs head_dim"]
-    starts: Int[Tensor, "segments"]
-    lengths: Int[Tensor, "segments"]
-    longest: int
-    tail_keys: Float[Tensor, "segments max_new_tokens head_dim"]
-    tail_values: Float[Tensor, "segments max_new_tokens head_dim"]
-
-    def prefix(
-        self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: AttentionParams
-    ) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
-        """Return outputs and log-sum-exp over the prefixes, by the kernel."""
-        options = {"softcap": rule.softcap, "longest": self.longest}
-        return decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
-
-    def attend(
-        self,
-        decode: Callable[..., Any],
-        rows: Float[Tensor, "segments rows head_dim"],
-        tail: int,
-        hidden_tail: Bool[Tensor, "rows tail"] | None,
-        rule: AttentionParams,
-        sinks: Float[Tensor, "segments rows"] | None,
-    ) -> Float[Tensor, "segments rows head_dim"]:
-        """Return one softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
-
-        The two are merged by log-sum-exp in float32, with the sink of each row. Outputs have the dtype of the rows.
-        """
-        outputs, lse = self.prefix(decode, rows, rule)
-        logits = capped(rows.float() @ self.tail_keys[:, :tail].float().mT * rule.scaling, rule.softcap)
-        if hidden_tail is not None:
-            logits = logits.masked_fill(hidden_tail, -torch.inf)
-        newer = logits.softmax(dim=-1) @ self.tail_values[:, :tail].float()
-        joined, total = merged(torch.stack((outputs.float(), newer)), torch.stack((lse, logits.logsumexp(dim=-1))))
-        if sinks is not None:
-            joined = joined * (total - torch.logaddexp(total, sinks.float())).exp()[..., None]
-        return joined.to(rows.dtype)
-
-
-@dataclass(frozen=True)
 class RaggedLayer:
     """One layer of a batch: runs of equal length, or a flat store for a kernel.
 
@@ -186,7 +149,7 @@ class RaggedLayer:
     pair_bytes: int
     runs: tuple[EqualLengthSegments, ...]
     sliding_window: int | None
-    varlen: VarlenLayer | None = None
+    varlen: "VarlenLayer | None" = None
 
     @property
     def device(self) -> torch.device:
@@ -238,14 +201,16 @@ class RaggedBatch(DecodeBatch):
     padding. Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the
     way, so that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of
     runs, except in local layers, which mask a part of theirs; what cells keep of one full cache goes there straight
-    from it. Prompts of several lengths go together where no layer is local. reads_all: whether every query reads all
-    pairs of its cell.
+    from it, to a room of `rooms` if there is one. Prompts of several lengths go together where no layer is local.
     """
 
-    reads_all: ClassVar[bool] = True
-
     def __init__(
-        self, caches: Iterable[KVCache | CutCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch"
+        self,
+        caches: Iterable[KVCache | CutCache],
+        cells: int,
+        max_new_tokens: int,
+        kernels: Kernels = "torch",
+        rooms: "Rooms | None" = None,
     ) -> None:
         remaining, num_tokens, self._first, states, wholes = [], set(), [], [], list[KVCache | None]()
         for cache in caches:
@@ -264,18 +229,39 @@ class RaggedBatch(DecodeBatch):
         self._layers, self.decode, self.tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
         self._past: dict[torch.device, Int[Tensor, ""]] = {}
         self._on_device = False
-        if self.decode is not None and wholes[0] is not None and all(each is wholes[0] for each in wholes):
+        self.uncaptured = f"model.kernels={kernels}" if self.decode is not None and self.tails is None else None
+        self.room = None if rooms is None or local else self._enter(rooms, remaining)
+        self.unshared = "layers of several shapes, or little memory" if rooms is not None else "memory of its own"
+        self.unshared = "local layers" if local else self.unshared
+        place: Place | None = None if self.room is None else self.room.place
+        if place is None and self.decode is not None:
+            place = partial(kernel_module("flat").placed, max_new_tokens)
+        if place is not None and wholes[0] is not None and all(each is wholes[0] for each in wholes):
             by_layer = list(zip(*map(reversed, remaining), strict=True))
             cut = [layers for layers in by_layer if isinstance(layers[0], CutLayer)]
             remaining = [[layer for layer in layers if not isinstance(layer, CutLayer)] for layers in remaining]
             for stack in wholes[0].stacked:
-                self._layers |= _flat(stack, cut[: stack.layers], max_new_tokens)
+                self._layers |= _flat(stack, cut[: stack.layers], place)
                 del cut[: stack.layers]
         while remaining[0]:
             layers = [cache_layers.pop() for cache_layers in remaining]
             copied = [layer.copied if isinstance(layer, CutLayer) else layer for layer in layers]
-            self._layers[copied[0].index] = _order(copied, max_new_tokens, self.decode is not None)
+            flat = None if copied[0].sliding_window is not None else place
+            self._layers[copied[0].index] = _joined(copied, flat) if flat else _order(copied, max_new_tokens)
         self._layers = dict(sorted(self._layers.items()))
+
+    def _enter(self, rooms: "Rooms", cells: Sequence[Sequence[LayerCache | CutLayer]]) -> "Room | None":
+        """Return a room for the layers of all cells, if these are alike."""
+        likes = [layer.whole.keys if isinstance(layer, CutLayer) else layer.keys for layer in cells[0]]
+        kinds = zip(cells[0], likes, strict=True)
+        if len({(len(layer.lengths), like.shape[1], like.dtype, like.device) for layer, like in kinds}) > 1:
+            return None
+        pairs, longest = sum(map(sum, self._pairs)), max(max(layer.lengths) for layers in cells for layer in layers)
+        segments = len(cells) * len(cells[0][0].lengths)
+        room = rooms.take(self, likes[0], len(likes), segments, (pairs, longest, self.max_new_tokens))
+        if room is not None:
+            self._past[likes[0].device] = room.past
+        return room
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
@@ -337,7 +323,7 @@ class RaggedBatch(DecodeBatch):
         return None
 
     def _attend_by_kernels(
-        self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
+        self, state: "VarlenLayer", queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
     ) -> Heads:
         """`_attend` by four launches, which are the same in every step."""
         assert self.tails is not None and self.decode is not None
@@ -433,13 +419,6 @@ class RaggedBatch(DecodeBatch):
         return BytesRead(read, 0.0)
 
 
-def capturable(batch: DecodeBatch) -> bool:
-    """Return whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
-    if not isinstance(batch, RaggedBatch) or not batch.reads_all:
-        return False
-    return batch.decode is None or batch.tails is not None
-
-
 def unseen(
     positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "rows columns"] | None:
@@ -456,27 +435,32 @@ def sinks_by_row(
     return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
-def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], max_new_tokens: int) -> dict[int, RaggedLayer]:
+def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], place: Place) -> dict[int, RaggedLayer]:
     """Return the layers of a stack, by their indices, as stores for a kernel. cut: what is kept, by layer and cell."""
-    like, heads = stack.keys, {len(layer.lengths) for layers in cut for layer in layers}
-    assert len(heads) == 1, "cells of a batch share one layout"
+    assert len({len(layer.lengths) for layers in cut for layer in layers}) == 1, "cells of a batch share one layout"
     sizes = torch.tensor([[length for layer in layers for length in layer.lengths] for layers in cut])
-    by_layer = sizes.sum(dim=1).tolist()
-    stores = [part.split(by_layer) for part in copies(stack, marks(stack, cut), sum(by_layer))]
-    bounds = (sizes.cumsum(1) - sizes, sizes.int())
-    starts, lengths = (part.to(like.device, non_blocking=True) for part in bounds)
-    tails = like.new_zeros(2, *sizes.shape, max_new_tokens, like.shape[1])
-    flat, pair_bytes, longest = {}, 2 * like.shape[1] * like.itemsize, sizes.amax(dim=1).tolist()
-    for row, layers in enumerate(cut):
-        own = VarlenLayer(stores[0][row], stores[1][row], starts[row], lengths[row], longest[row], *tails[:, row])
-        flat[layers[0].index] = RaggedLayer(None, None, sizes.shape[1], pair_bytes, (), None, own)
-    return flat
+    stores, flat = place(stack.keys, sizes)
+    copy_marked(stack, marks(stack, cut), stores)
+    return {layers[0].index: _flat_layer(own) for layers, own in zip(cut, flat, strict=True)}
 
 
-def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:
-    """Return the cache heads of all cells; `varlen`: one flat store for a kernel, except in local layers. Otherwise
-    runs of equal length, shortest prefix first.
-    """
+def _joined(layers: Sequence[LayerCache], place: Place) -> RaggedLayer:
+    """Return a layer of all cells as a store for a kernel."""
+    sizes = torch.tensor([[length for layer in layers for length in layer.lengths]])
+    assert len({layer.cache_heads for layer in layers}) == 1, "cells of a batch share one layout"
+    stores, (flat,) = place(layers[0].keys, sizes)
+    for store, parts in zip(stores, zip(*((layer.keys, layer.values) for layer in layers), strict=True), strict=True):
+        torch.cat(parts, out=store)
+    return _flat_layer(flat)
+
+
+def _flat_layer(flat: "VarlenLayer") -> RaggedLayer:
+    pair_bytes = 2 * flat.keys.shape[1] * flat.keys.itemsize
+    return RaggedLayer(None, None, len(flat.lengths), pair_bytes, (), None, flat)
+
+
+def _order(layers: Sequence[LayerCache], max_new_tokens: int) -> RaggedLayer:
+    """Return the cache heads of all cells as runs of equal length, shortest prefix first."""
     like, sliding_window = layers[0].keys, layers[0].sliding_window
     pair_bytes = 2 * like.shape[1] * like.itemsize
     assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a batch share one layout"
@@ -485,14 +469,6 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
         for layer in layers
         for start, stop in zip(layer.offsets, layer.offsets[1:], strict=False)
     ]
-    if varlen and sliding_window is None:
-        keys, values = (torch.cat(pairs) for pairs in zip(*segments, strict=True))
-        sizes = torch.tensor([len(prefix) for prefix, _ in segments])
-        bounds = (sizes.cumsum(0) - sizes, sizes.int())
-        starts, lengths = (part.to(like.device, non_blocking=True) for part in bounds)
-        tails = (like.new_zeros(len(sizes), max_new_tokens, like.shape[1]) for _ in range(2))
-        flat = VarlenLayer(keys, values, starts, lengths, int(sizes.max()), *tails)
-        return RaggedLayer(None, None, len(segments), pair_bytes, (), None, flat)
     order = sorted(range(len(segments)), key=lambda index: len(segments[index][0]))
     ordered, runs, start = [segments[index] for index in order], [], 0
     for length, members in groupby(ordered, key=lambda segment: len(segment[0])):

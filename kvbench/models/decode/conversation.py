@@ -90,6 +90,7 @@ def converse(
     """
     streams = [_Stream(questions, []) for questions in conversations]
     clock, logits = time.perf_counter(), prefilled.logits.expand(batch.cells, -1)
+    batch.stepped = "one by one: cells are in different turns of a conversation"
     first = torch.tensor(conversations[0][0].ids, dtype=torch.long, device=engine.device)
     for block in first.split(QUESTION_BLOCK) if len(first) else ():
         logits = engine.read(batch, block.expand(batch.cells, -1))

@@ -23,6 +23,8 @@ from kvbench.support.errors import UserError
 class EvictingBatch(DecodeBatch):
     """Cells of one prompt, each with its own cache. Those of an equal `_key` evict by the same kernels."""
 
+    uncaptured = "the host counts what cells hold that evict while they answer"
+
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
         assert not any(cache._lent for cache in caches), "settle the batch that read these caches first"

@@ -70,7 +70,7 @@ class Holder:
 
         The list is emptied: what is held can be freed as soon as the batch has its copy.
         """
-        return RaggedBatch(shown(held, engine), engine.max_batch, room, engine.kernels)
+        return RaggedBatch(shown(held, engine), engine.max_batch, room, engine.kernels, engine.rooms)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
         """Return bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""

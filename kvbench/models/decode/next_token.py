@@ -18,6 +18,9 @@ Choice = tuple[Int[Tensor, "cells"], Float[Tensor, "cells"]]
 Sampler = Callable[[Float[Tensor, "cells vocabulary"], int | Int[Tensor, ""]], Choice]
 """From logits and the number of the step; the number may lie on the device."""
 
+Chosen = list[list[float]]
+"""The token of every cell in one step (-1 after its answer has ended) and the gap between its two best logits."""
+
 
 def greedy(logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""] = 0) -> Choice:
     """Return the most likely token, in every step."""

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.choice import check_installed, chosen_kernels
+from kvbench.cache.kernels.choice import check_installed, chosen_kernels, kernel_module
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
@@ -195,6 +195,8 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
             use_products(model, products)
         bridge.attach(model)
         check_model(engine, expected)
+        if engine.uncaptured is None and kernels == "triton":
+            engine.rooms = kernel_module("flat").Rooms()
     except ValueError as error:
         raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":
