@@ -71,7 +71,7 @@ class Indexer(Holder):
 
 
 class Indexed:
-    """What an indexer reads in a pass, and what it chooses: the `choice` of `AttentionParams`.
+    """The input of an indexer in a pass, and its choice by it: the `choice` of `AttentionParams`.
 
     forward: of the indexer, in transformers. A layer that shares the choice of an earlier one has the numbers of that
     layer, and chooses by them among what it holds itself.
