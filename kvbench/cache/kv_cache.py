@@ -24,7 +24,7 @@ ROTATED = "rotated"
 """The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
 
 UNRECORDED: dict[str, Any] = {"windows": (), "future_queries": (), "recordings": {}}
-"""The fields of a `LayerCache` that holds other pairs than those of which score inputs were recorded."""
+"""The fields of a `LayerCache` whose pairs have no recorded score inputs any more."""
 
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
