@@ -148,7 +148,7 @@ def random_layer(tokens: int, window: int) -> LayerCache:
     keys, values = torch.randn(2, KV_HEADS, tokens, HEAD_DIM, generator=generator)
     queries, scaling = torch.randn(HEADS, window, HEAD_DIM, generator=generator), HEAD_DIM**-0.5
     outputs = causal(queries, keys, values, scaling)
-    return from_dense(0, HEADS, keys, values, (observe(queries, outputs, keys, scaling),))
+    return from_dense(0, HEADS, keys, values, (observe(queries, outputs, keys, AttentionParams(scaling)),))
 
 
 def agree(what: str, outputs: Tensor, reference: Tensor) -> None:

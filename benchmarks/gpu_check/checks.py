@@ -128,5 +128,5 @@ def _prefill(device: torch.device, small: bool) -> Iterator[Check]:
             expected = explicit(case.queries.double(), case.keys.double(), case.values.double(), rule)
             yield Check(f"prefill {_name(dtype)} {label}", (output - expected).abs().max().item(), 5 * OUTPUTS[dtype])
         case = layer(16, tokens, 8, 2, 64, dtype, device)
-        lse = observe(case.queries, case.outputs, case.keys, case.scaling).lse
+        lse = observe(case.queries, case.outputs, case.keys, AttentionParams(case.scaling)).lse
         yield Check(f"log-sum-exp of a window {_name(dtype)}", (lse - case.lse).abs().max().item(), 2e-4)

@@ -84,7 +84,7 @@ def _sums(of: Sizes, bandwidth: float) -> Iterator[Timing]:
     once = keys.nbytes * 2 / bandwidth / 1e6
     for rows in (16,) if of.small else (16, 32, 64):
         queries = of.drawn(of.heads, rows)
-        seen = observe(queries, queries, keys, of.scaling)
+        seen = observe(queries, queries, keys, AttentionParams(of.scaling))
         arrays = (queries, keys, values, seen.outputs.float(), seen.lse)
         wanted: dict[str, tuple[Term, ...]] = {"attn": ("attn",), "obcache_joint": ("obcache_joint",), "all": TERMS}
         for label, terms in wanted.items():
@@ -184,6 +184,6 @@ def _prefill(of: Sizes) -> Iterator[Timing]:
         taken = of.times(lambda q=queries, k=keys, v=values: fused(q, k, v, AttentionParams(of.scaling)), 8, 2)
         rate = 2 * of.heads * tokens * tokens * of.head_dim / taken.middle / 1e9
         yield Timing(f"prefill attention of a layer, {tokens} tokens", taken, rate, "TFLOP/s", "half of the products")
-        seen = of.times(lambda w=queries[:, -16:], k=keys: observe(w, w, k, of.scaling), 8, 2)
+        seen = of.times(lambda w=queries[:, -16:], k=keys: observe(w, w, k, AttentionParams(of.scaling)), 8, 2)
         share = seen.middle / taken.middle
         yield Timing(f"  recording 16 rows of {tokens}", seen, share, "x", "the attention itself")

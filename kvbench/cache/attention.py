@@ -40,12 +40,15 @@ class AttentionParams:
     scaling: a logit is q.k * scaling. softcap: logits become softcap * tanh(logit / softcap) (Gemma 2). sinks: one
     learned extra logit per query head, without a value, is part of the softmax, so that the weights over tokens sum to
     less than 1 (GPT-OSS). sliding_window: a query at position p attends only to positions above p - sliding_window.
+    choice: of a layer that itself chooses which of these a query reads: `joined` adds the numbers that it chooses by to
+    new arrays, without changing a logit or an output, and `observed` leaves out of a window what is not read.
     """
 
     scaling: float
     softcap: float | None = None
     sinks: Float[Tensor, "heads"] | None = None
     sliding_window: int | None = None
+    choice: Any = None
 
     def within(self, max_length: int | None) -> "AttentionParams":
         """Return the rule for sequences of at most `max_length` tokens: without a sliding window that is at least as
@@ -161,30 +164,17 @@ def softmax(
     return torch.cat((logits, sinks[..., None]), dim=-1).softmax(dim=-1, dtype=wide)[..., :-1]
 
 
-def observe(
-    queries: Rows,
-    outputs: Rows,
-    keys: Dense,
-    scaling: float,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "heads"] | None = None,
-) -> ObservationWindow:
+def observe(queries: Rows, outputs: Rows, keys: Dense, rule: AttentionParams) -> ObservationWindow:
     """Record the newest rows for scores: adds the log-sum-exp of their logits."""
-    return ObservationWindow(queries, outputs, log_sum_exp(queries, keys, scaling, softcap, sinks), scaling, softcap)
+    return ObservationWindow(queries, outputs, log_sum_exp(queries, keys, rule), rule.scaling, rule.softcap)
 
 
-def log_sum_exp(
-    queries: Rows,
-    keys: Dense,
-    scaling: float,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "heads"] | None = None,
-) -> Float[Tensor, "heads queries"]:
+def log_sum_exp(queries: Rows, keys: Dense, rule: AttentionParams) -> Float[Tensor, "heads queries"]:
     """Return the log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
-    chunks = logits_by_chunk(queries, keys, scaling, softcap)
+    chunks = logits_by_chunk(queries, keys, rule.scaling, rule.softcap)
     parts = list(map(lambda chunk: chunk[1].logsumexp(dim=-1), chunks))
-    if sinks is not None:
-        parts.append(sinks.float()[:, None].expand(parts[0].shape))
+    if rule.sinks is not None:
+        parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(dim=0)
 
 
@@ -207,16 +197,10 @@ def attend_layer(
             chosen = query_heads_of(heads, group)
             rows, head_rule = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
         outputs = fused(rows, *part.dense, head_rule)
-        if observed:
-            parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
-        else:
-            unknown = torch.zeros(outputs.shape[:2], device=outputs.device)
-            parts[heads] = ObservationWindow(rows, outputs, unknown, head_rule.scaling, head_rule.softcap)
-    if len(parts) == 1:
-        return next(iter(parts.values()))
+        lse = log_sum_exp(rows, part.dense[0], head_rule) if observed else outputs.new_zeros(outputs.shape[:2]).float()
+        parts[heads] = outputs, lse
     order = torch.tensor([head for heads in parts for head in query_heads_of(heads, group)]).argsort()
-    outputs = torch.cat([part.outputs for part in parts.values()])[order]
-    lse = torch.cat([part.lse for part in parts.values()])[order]
+    outputs, lse = (part[0] if len(part) == 1 else torch.cat(part)[order] for part in zip(*parts.values(), strict=True))
     return ObservationWindow(queries, outputs, lse, rule.scaling, rule.softcap)
 
 

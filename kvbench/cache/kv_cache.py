@@ -23,6 +23,9 @@ POSITION = torch.int32
 ROTATED = "rotated"
 """The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
 
+UNRECORDED: dict[str, Any] = {"windows": (), "future_queries": (), "recordings": {}}
+"""The fields of a `LayerCache` whose pairs have no recorded score inputs any more."""
+
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
 
@@ -37,7 +40,8 @@ class ObservationWindow:
 
     lse: the log-sum-exp of their logits over all tokens up to themselves, in float32. Logits are q.k * scaling,
     soft-capped if `softcap` is set. A learned sink of the model is part of `lse` but no token: the weights
-    exp(logits - lse) of a row then sum to less than 1. kernels: the implementation of sums over it.
+    exp(logits - lse) of a row then sum to less than 1. kernels: the implementation of sums over it. unread: pairs of
+    weight 0 in a row, as the layer itself chose.
     """
 
     queries: Rows
@@ -46,6 +50,7 @@ class ObservationWindow:
     scaling: float
     softcap: float | None = None
     kernels: Kernels = "torch"
+    unread: Bool[Tensor, "1 queries tokens"] | None = None
 
     def last(self, rows: int) -> "ObservationWindow":
         """Return the newest `rows` rows, or all of them when there are fewer."""
@@ -54,21 +59,26 @@ class ObservationWindow:
 
     def part(self, start: int, stop: int) -> "ObservationWindow":
         """Rows `start` to `stop`, counted from the oldest."""
-        return self._at((slice(None), slice(start, stop)))
+        return self.at((slice(None), slice(start, stop)))
 
     def of_span(self, start: int, stop: int) -> "ObservationWindow":
         """Return the rows of query heads `start` to `stop`, as views."""
-        return self._at(slice(start, stop))
+        return self.at(slice(start, stop))
 
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "ObservationWindow":
         """Return the rows of the query heads that read these cache heads, out of `cache_heads`."""
         return (
-            self if len(heads) == cache_heads else self._at(query_heads_of(heads, self.queries.shape[0] // cache_heads))
+            self if len(heads) == cache_heads else self.at(query_heads_of(heads, self.queries.shape[0] // cache_heads))
         )
 
-    def _at(self, index: Any) -> "ObservationWindow":
+    def at(self, index: Any) -> "ObservationWindow":
         """Return what `index` chooses of the heads and rows."""
-        return replace(self, queries=self.queries[index], outputs=self.outputs[index], lse=self.lse[index])
+        return replace(self, **{name: array[index] for name, array in self.arrays.items()})
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        """Its arrays by name; rows are the second dimension of each."""
+        return {name: array for name, array in vars(self).items() if isinstance(array, Tensor)}
 
 
 @dataclass(frozen=True)
@@ -226,9 +236,7 @@ class LayerCache:
             values=self.values.index_select(0, pairs),
             positions=self.positions.index_select(0, pairs),
             offsets=(0, *accumulate(lengths)),
-            windows=(),
-            future_queries=(),
-            recordings={},
+            **UNRECORDED,
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
 
@@ -257,9 +265,7 @@ class LayerCache:
             values=self._joined(self.values, values),
             positions=self._joined(self.positions[:, None], positions[..., None])[:, 0],
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
-            windows=(),
-            future_queries=(),
-            recordings={},
+            **UNRECORDED,
             state={
                 name: self._joined(tensor[:, None], (state or {}).get(name, tensor.new_zeros(1, new))[..., None])[:, 0]
                 for name, tensor in self.state.items()
@@ -381,9 +387,8 @@ def joined(windows: Sequence[ObservationWindow]) -> ObservationWindow:
     """Return the rows of consecutive records as one."""
     if len(windows) == 1:
         return windows[0]
-    parts = zip(*((window.queries, window.outputs, window.lse) for window in windows), strict=True)
-    queries, outputs, lse = (torch.cat(part, dim=1) for part in parts)
-    return replace(windows[0], queries=queries, outputs=outputs, lse=lse)
+    names = windows[0].arrays
+    return replace(windows[0], **{name: torch.cat([part.arrays[name] for part in windows], dim=1) for name in names})
 
 
 def compact(

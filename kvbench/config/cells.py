@@ -121,16 +121,16 @@ class Cells:
             return self._once(build, own, tree[own]).cell(model, task, seed)
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
-        holders = {group: self._once(build, group, tree[group]) for group in held_groups()}
-        holders = {group: holder for group, holder in holders.items() if not holder.idle}
-        check(claim for holder in holders.values() for claim in holder.claims())
-        holder = next(iter(holders.values()), None)
+        built = {group: self._once(build, group, tree[group]) for group in held_groups()}
+        named = {group: holder for group, holder in built.items() if not holder.idle}
+        holding = [holder for holder in (model.holder, *named.values()) if holder is not None]
+        check(claim for holder in holding for claim in holder.claims())
+        holder = next(iter(holding), None)
         evicts = "budget" in policy.accepts  # a policy that keeps everything never evicts again
         protocol = self._once(_protocol, tree["policy"], tree["protocol"])
-        held = "".join(f" {self._label(group, tree)}" for group in holders)
+        held = "".join(f" {self._label(group, tree)}" for group in named)
         budget: Budget | ByteBudget = self._once(_budget, tree["budget"] if evicts else "1.0")
-        if isinstance(budget, ByteBudget):
-            budget = self._counted(budget, model, policy, holder)
+        budget = self._counted(budget, model, policy, holder) if isinstance(budget, ByteBudget) else budget
         return Cell(
             model=model,
             task=task,
@@ -195,8 +195,8 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     full, added = Cells().cell(tree), set[str]()
     for cell in cells:
         if cell.has_full_cache:
-            schedule = cell.schedule.once
-            reference = replace(full, model=cell.model, task=cell.task, schedule=schedule, seed=cell.seed)
+            parts = {"model": cell.model, "holder": cell.model.holder, "task": cell.task, "seed": cell.seed}
+            reference = replace(full, **parts, schedule=cell.schedule.once)
             if (name := repr(reference)) not in added:
                 added.add(name)
                 yield reference

@@ -29,9 +29,9 @@ NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers choose
 
 OPTIONS = (
     *("scaling", "softcap", "s_aux", "sliding_window", "is_causal", "dropout", "position_ids", "use_cache"),
-    *("logits_to_keep", "head_mask"),
+    *("logits_to_keep", "head_mask", "indices"),
 )
-"""Options that models pass: the first five determine attention, the others do not matter for it."""
+"""Options that models pass: the first five, and the last of a layer that chooses what it reads, determine attention."""
 
 PROJECTIONS: dict[Projection, tuple[str, ...]] = {
     "output": ("o_proj", "out_proj", "dense", "c_proj", "wo", "out_lin"),
@@ -126,25 +126,29 @@ def attention(
     unknown = [
         name for name, value in options.items() if name not in OPTIONS and value is not None and value is not False
     ]
-    if attention_mask is not None:
+    choice = options.get("indices")
+    if attention_mask is not None and choice is None:
         unknown.append("attention_mask")
     if unknown or options.get("is_causal") is False:
         features = ", ".join(unknown) or "attention that is not causal"
         raise UserError(f"{type(module).__name__} asks for {features}, which is not supported")
     rule = AttentionParams(
-        options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window")
+        options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"), choice
     )
-    index = _layer.get()
-    layer = module.layer_idx if index is None else index
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if choice is not None:
+            queries, keys, values = choice.joined(queries, keys, values)
+        return reader.attend(layer, queries, keys, values, rule)
+
+    layer = module.layer_idx if _layer.get() is None else _layer.get()
     if query.ndim == 3:  # some classes have the heads of all cells in one dimension
         query, key = query.unflatten(0, (_cells.get(), -1)), key.unflatten(0, (_cells.get(), -1))
     value = value.unflatten(0, (_cells.get(), -1)) if value.ndim == 3 else value
     if hasattr(module, "expand_kv"):
-        output = _attend_to_latents(
-            module, query, key, value, lambda queries, keys, values: reader.attend(layer, queries, keys, values, rule)
-        )
+        output = _attend_to_latents(module, query, key, value, attend)
     else:
-        output = reader.attend(layer, query, key, value, rule)
+        output = attend(query, key, value)
     return output.transpose(1, 2).contiguous(), None
 
 

@@ -56,9 +56,8 @@ class StackRecord:
         keys, values = self.arrays["keys"].flatten(0, 1), self.arrays["values"].flatten(0, 1)
         windows = []
         for window in layer.windows:
-            rows = window.queries.shape[1]
-            queries, outputs, lse = (self.arrays[rows, part].flatten(0, 1) for part in range(3))
-            windows.append(replace(window, queries=queries, outputs=outputs, lse=lse))
+            rows, names = window.queries.shape[1], window.arrays
+            windows.append(replace(window, **{name: self.arrays[rows, name].flatten(0, 1) for name in names}))
         stack = from_dense(layer.index, self.size * layer.query_heads, keys, values, tuple(windows))
         return replace(stack, layers=self.size)
 
@@ -170,7 +169,8 @@ class Prefill:
                 if lse is not None and rows > MANY:
                     window = ObservationWindow(*newest, lse[:, -count:], rule.scaling)
                 else:
-                    window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
+                    window = observe(*newest, read_keys, rule)
+                    window = window if rule.choice is None else rule.choice.observed(window, read_keys, self.tokens)
                 self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 
@@ -186,17 +186,16 @@ class Prefill:
 
     def _record(self, layer: int, rows: int, window: ObservationWindow, stop: int) -> None:
         """Copy rows into the preallocated window of a layer, up to row `stop`: a view would hold the whole block."""
-        record, parts = self._layers[layer], (window.queries, window.outputs, window.lse)
+        record, parts = self._layers[layer], window.arrays
         assert record.stack is not None
         if rows not in record.windows:
-            queries, outputs, lse = (
-                record.stack.room((rows, place), layer, (len(part), rows, *part.shape[2:]), part)
-                for place, part in enumerate(parts)
-            )
-            record.windows[rows] = replace(window, queries=queries, outputs=outputs, lse=lse, kernels=self._kernels)
-        recorded = record.windows[rows]
-        for stored, part in zip((recorded.queries, recorded.outputs, recorded.lse), parts, strict=True):
-            stored[:, stop - part.shape[1] : stop] = part
+            arrays = {
+                name: record.stack.room((rows, name), layer, (len(part), rows, *part.shape[2:]), part)
+                for name, part in parts.items()
+            }
+            record.windows[rows] = replace(window, **arrays, kernels=self._kernels)
+        for name, stored in record.windows[rows].arrays.items():
+            stored[:, stop - parts[name].shape[1] : stop] = parts[name]
 
     def receive(self, call: AttentionCall) -> None:
         """Take the hidden states that the attention of a layer is about to read."""

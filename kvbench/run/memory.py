@@ -20,7 +20,7 @@ from kvbench.eviction.policy import ASSUMED_QUESTION, Layout
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
-from kvbench.models.loading.load import read_config, shape_config
+from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.lengths import lengths_of
 from kvbench.run.plan import Cell, PrefillGroup
@@ -306,8 +306,6 @@ def state_bytes_of(spec: ModelSpec) -> int:
 @lru_cache
 def text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
     """Return the configuration of a model's text part, and the dtype of its cache."""
-    config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
-    if config is None:
-        config = read_config(spec.folder())
+    config = (None if spec.shape else plain_config(spec.folder())) or config_of(spec)
     dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
     return text_config(config), dtype

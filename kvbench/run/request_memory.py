@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from kvbench.eviction.budget import ThresholdBudget
 from kvbench.models.engine import Engine
-from kvbench.models.loading.load import random, read_config, shape_config
+from kvbench.models.loading.load import config_of, random
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
 from kvbench.run import memory
 from kvbench.run.lengths import Lengths, lengths_of
@@ -105,8 +105,7 @@ def tensor_shapes(spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
             with safe_open(file, "pt") as tensors:
                 shapes += [tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()]  # noqa: SIM118
         return tuple(shapes)
-    config = shape_config(spec.shape) if spec.shape else read_config(folder)
-    model = random(config, 0, torch.float32, torch.device("meta"))
+    model = random(config_of(spec), 0, torch.float32, torch.device("meta"))
     return tuple(tuple(weight.shape) for weight in model.parameters())
 
 

@@ -38,7 +38,7 @@ def test_newest_rows_see_all_before_them(rows: int, tokens: int) -> None:
     outputs, lse = by_hand(queries, keys, values)
     actual = causal(queries, keys, values, 0.3)
     assert torch.allclose(actual.double(), outputs, atol=2e-6)
-    assert torch.allclose(observe(queries, actual, keys, 0.3).lse.double(), lse, atol=2e-6)
+    assert torch.allclose(observe(queries, actual, keys, AttentionParams(0.3)).lse.double(), lse, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

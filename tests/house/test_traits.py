@@ -52,6 +52,9 @@ def test_no_cell_says_that_a_server_answers_it() -> None:
 def test_every_procedure_and_backend_that_is_named_is_one() -> None:
     texts = (node.value for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     found = {text: resolve_name(text) for text in texts if isinstance(text, str) and NAMED.fullmatch(text)}
-    for kind, names in ((Procedure, ("Answers", "Perplexity", "Timings")), (Backend, ("Local", "Servers"))):
+    for kind, names in (
+        (Procedure, ("Answers", "Perplexity", "Timings")),
+        (Backend, ("IndexedLocal", "Local", "Servers")),
+    ):
         needed = {name for name in vars(kind) if not name.startswith("_")}
         assert {each.__name__ for each in found.values() if needed <= set(dir(each))} == set(names)

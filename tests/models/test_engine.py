@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.attention import observe
+from kvbench.cache.attention import AttentionParams, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.eviction.budget import FractionBudget, TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
@@ -249,7 +249,7 @@ def test_votes_of_a_whole_prompt_take_the_norms_of_the_pass() -> None:
     both, few = (engine.prefill(ids, windows).cache.layers for windows in ({MANY + 40, 16}, {16}))
     for layer, alone in zip(both, few, strict=True):
         every, newest = layer.observed(MANY + 40), layer.observed(16)
-        rows = every.queries, every.outputs, layer.dense[0], every.scaling
+        rows = every.queries, every.outputs, layer.dense[0], AttentionParams(every.scaling)
         assert (every.lse - observe(*rows).lse).abs().max() < 1e-5
         for name in ("queries", "outputs", "lse"):
             assert torch.equal(getattr(newest, name), getattr(alone.windows[0], name)), name

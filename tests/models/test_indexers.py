@@ -1,4 +1,4 @@
-"""Models whose indexer chooses the keys of each query: transformers runs them, and kvbench says why it does not."""
+"""Models whose indexer chooses the keys of each query: how transformers runs them, and what `model=hf` says of them."""
 
 import copy
 import shutil

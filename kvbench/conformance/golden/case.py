@@ -176,7 +176,7 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
     rows, scaling = eviction.policy.rows(keys.shape[2]), keys.shape[3] ** -0.5
     layers: list[LayerCache] = []
     for index, (query, key, value) in enumerate(zip(queries[:, :, -rows:], keys, values, strict=True)):
-        window = observe(query, causal(query, key, value, scaling), key, scaling)
+        window = observe(query, causal(query, key, value, scaling), key, AttentionParams(scaling))
         layers.append(from_dense(index, query.shape[0], key, value, (window,)))
     if repetition := repetition_of(case.spec):
         repeat = eviction.score.inputs.repeat

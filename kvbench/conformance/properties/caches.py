@@ -59,7 +59,7 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     The hidden state of a token is its keys side by side.
     """
     scaling = keys.shape[-1] ** -0.5
-    window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
+    window = observe(queries, causal(queries, keys, values, scaling), keys, AttentionParams(scaling))
     layer = from_dense(index, queries.shape[0], keys, values, (window,))
     attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
     columns, rule = slice(0, keys.shape[1]), AttentionParams(scaling)

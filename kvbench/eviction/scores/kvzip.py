@@ -161,9 +161,8 @@ def strongest(
     blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
     lse = None
     if softmax:
-        options = rule.scaling, rule.softcap, rule.sinks
         first = tokens - rows
-        parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], *options) for start, block in blocks]
+        parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], rule) for start, block in blocks]
         lse = torch.cat(parts, dim=1) if norms is None else torch.cat(parts, dim=1) + norms.float().log()
     sums = column_sums_of(kernels)
     if sums is not None and lse is not None:

@@ -144,7 +144,7 @@ def chunks(layer: LayerCache, rows: ObservationWindow, tokens: int) -> Iterator[
     outputs = rows.outputs.float()
     kv_heads = keys.shape[0]
     centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
-    chunk = partial(_chunk, tokens - rows.lse.shape[1], values, outputs, rows.lse[..., None], centre)
+    chunk = partial(_chunk, tokens - rows.lse.shape[1], values, outputs, rows, centre)
     return starmap(chunk, logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap))
 
 
@@ -152,12 +152,15 @@ def _chunk(
     row: int,
     values: Dense,
     outputs: Rows,
-    lse: Float[Tensor, "heads queries 1"],
+    window: ObservationWindow,
     centre: Float[Tensor, "kv_heads 1 head_dim"],
     columns: slice,
     logits: Weights,
 ) -> Chunk:
-    weights, hidden = (logits - lse).exp_(), logits == -torch.inf
+    if window.unread is not None:
+        logits.masked_fill_(window.unread[..., columns], -torch.inf)
+    lse, hidden = window.lse[..., None], logits == -torch.inf
+    weights = (logits - lse).exp_()
     logits = logits.masked_fill_(hidden, 0)
     return Chunk(columns.start, row, weights, logits, hidden, values[:, columns].float(), outputs, lse, centre)
 

@@ -16,7 +16,7 @@ from kvbench.extras.readers.reading_batch import ReadingBatch
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.holder import Holder, shown
 from kvbench.support.annotations import Help, Range, check_ranges
-from kvbench.support.facts import ALL_READ, ANSWER, NO_LATER_EVICTION, PLAIN_COPY, UNTIMED, Claim
+from kvbench.support.facts import ALL_READ, ANSWER, NO_LATER_EVICTION, PLAIN_COPY, UNTIMED, Claim, Fact
 
 if TYPE_CHECKING:
     from kvbench.models.engine import Engine
@@ -28,6 +28,7 @@ Keys = Float[Tensor, "segments pairs head_dim"]
 Read = Bool[Tensor, "segments group pairs"]
 """True where a query reads a pair."""
 MOST = 2**31
+OWN_CHOICE = Fact("pairs that a model chooses itself")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SparseReader(Holder, ABC):
         """Return what it needs of other settings: an answer over a plain copy of the kept pairs."""
         does = "reads a part of a cache"
         needs = dict.fromkeys((ANSWER, UNTIMED, PLAIN_COPY, NO_LATER_EVICTION), does)
-        yield Claim(f"reader={self.name}", "reader=dense", needs, {ALL_READ: does})
+        yield Claim(f"reader={self.name}", "reader=dense", needs, {ALL_READ: does, OWN_CHOICE: "chooses in its place"})
 
     @abstractmethod
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:

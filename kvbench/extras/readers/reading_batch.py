@@ -29,8 +29,37 @@ class Chooses(Protocol):
         ...
 
 
-class ReadingBatch(RaggedBatch):
-    """A `RaggedBatch` in plain PyTorch, all cells of one reader, which masks the pairs that a query does not read.
+class CountingBatch(RaggedBatch):
+    """A `RaggedBatch` in plain PyTorch that reads a part of its pairs, and counts the bytes."""
+
+    def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int) -> None:
+        super().__init__(caches, cells, max_new_tokens)
+        self.uncaptured = "the host counts the pairs that a token reads"
+        self._bytes_read: dict[int, list[BytesRead]] = {}
+
+    def _rows(self, state: RaggedLayer, run: EqualLengthSegments) -> list[int]:
+        """Return the row of the batch that each segment of a run belongs to."""
+        heads, places = state.segments // self.num_active, range(run.start, run.stop)
+        segments = places if state.order is None else state.order[places.start : places.stop].tolist()
+        return [segment // heads for segment in segments]
+
+    def _count(self, state: RaggedLayer, run: EqualLengthSegments, pairs: list[int], index_bytes: int) -> None:
+        """Add what the segments of a run read for the newest token."""
+        read = self._bytes_read.setdefault(self.num_new_tokens, [BytesRead(0, 0)] * (max(self.order) + 1))
+        for row, number in zip(self._rows(state, run), pairs, strict=True):
+            cell = self.order[row]
+            read[cell] = BytesRead(read[cell].pairs + number * state.pair_bytes, read[cell].index + index_bytes)
+
+    def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
+        """As counted."""
+        if not tokens:
+            return None
+        read = [self._bytes_read[token][cell] for token in range(first, first + tokens)]
+        return BytesRead(sum(each.pairs for each in read) / tokens, sum(each.index for each in read) / tokens)
+
+
+class ReadingBatch(CountingBatch):
+    """Cells of one reader, which masks the pairs that a query does not read.
 
     question_tokens: how many of the first tokens belong to a question, which `reader.question` is about. Tokens that
     are read together choose as if one were read after the other. Readers see numbers in float32 or wider.
@@ -41,8 +70,6 @@ class ReadingBatch(RaggedBatch):
     ) -> None:
         super().__init__(caches, cells, max_new_tokens)
         self.reader, self.question_tokens = reader, question_tokens
-        self.uncaptured = "the host counts the pairs that a reader chooses"
-        self._bytes_read: dict[int, list[BytesRead]] = {}
 
     def _unread(
         self,
@@ -74,19 +101,3 @@ class ReadingBatch(RaggedBatch):
             index_bytes = reader.index_numbers(held, keys.shape[2], queries.shape[1]) * keys.itemsize
             self._count(state, run, pairs, index_bytes)
         return ~read.flatten(1, 2)
-
-    def _count(self, state: RaggedLayer, run: EqualLengthSegments, pairs: list[int], index_bytes: int) -> None:
-        """Add what the segments of a run read for the newest token."""
-        heads = state.segments // self.num_active
-        owners = range(run.start, run.stop) if state.order is None else state.order[run.start : run.stop].tolist()
-        read = self._bytes_read.setdefault(self.num_new_tokens, [BytesRead(0, 0)] * (max(self.order) + 1))
-        for segment, number in zip(owners, pairs, strict=True):
-            cell = self.order[segment // heads]
-            read[cell] = BytesRead(read[cell].pairs + number * state.pair_bytes, read[cell].index + index_bytes)
-
-    def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
-        """As counted."""
-        if not tokens:
-            return None
-        read = [self._bytes_read[token][cell] for token in range(first, first + tokens)]
-        return BytesRead(sum(each.pairs for each in read) / tokens, sum(each.index for each in read) / tokens)

@@ -596,15 +596,10 @@ class Slots:
         if not self.rows:
             return None
         group = self.query_heads // self.cache_heads
-        return _of_heads(joined(self.rows), query_heads_of(self.layout.segments_of(cell), group))
+        return joined(self.rows).at(query_heads_of(self.layout.segments_of(cell), group))
 
     def _of_segments(self, rows: Sequence[ObservationWindow]) -> ObservationWindow:
         """Return the rows of all cells in the order of the segments."""
-        arrays = [torch.cat([getattr(part, name) for part in rows]) for name in ("queries", "outputs", "lse")]
-        every = replace(rows[0], queries=arrays[0], outputs=arrays[1], lse=arrays[2])
+        every = replace(rows[0], **{name: torch.cat([part.arrays[name] for part in rows]) for name in rows[0].arrays})
         heads = [cell * self.cache_heads + head for cell, head in self.layout.owners]
-        return _of_heads(every, query_heads_of(heads, self.query_heads // self.cache_heads))
-
-
-def _of_heads(rows: ObservationWindow, heads: list[int]) -> ObservationWindow:
-    return replace(rows, queries=rows.queries[heads], outputs=rows.outputs[heads], lse=rows.lse[heads])
+        return every.at(query_heads_of(heads, self.query_heads // self.cache_heads))

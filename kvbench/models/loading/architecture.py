@@ -176,10 +176,10 @@ def check_architecture(config: Any, where: str) -> None:
 
 
 def cache_heads(config: Any) -> tuple[int, int]:
-    """Heads that a layer caches, and the numbers of a key; one head for a layer with latents (MLA)."""
+    """Heads that a layer caches, and the numbers of a key; one head for a layer with latents (MLA) and index keys."""
     text = text_config(config)
     if rank := getattr(text, "kv_lora_rank", None):
-        return 1, rank + text.qk_rope_head_dim
+        return 1, rank + text.qk_rope_head_dim + (getattr(text, "index_head_dim", None) or 0)
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):

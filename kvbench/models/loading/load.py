@@ -103,10 +103,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     if spec.shape is None:
         check_sizes(folder, where)
-        config = _from(spec, lambda: read_config(folder))
-    else:
-        config = shape_config(spec.shape)
-    check_architecture(config, where)
+    config = config_of(spec)
     check_softcap(spec.kernels or "torch", getattr(text_config(config), "attn_logit_softcapping", None))
     length_rope(config)
     if spec.max_length is None and getattr(text_config(config), "max_position_embeddings", None) is None:
@@ -120,6 +117,14 @@ def model_info(spec: ModelSpec) -> ModelInfo:
         check_ends(tokenizer, spec.system, where)
     check_chat(tokenizer, spec.chat, spec.system)
     return ModelInfo(spec, folder, config, tokenizer, device)
+
+
+def config_of(spec: ModelSpec) -> Any:
+    """Return the configuration of a model. Raises as `read_config`, and UserError if kvbench cannot read the model."""
+    where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
+    config = shape_config(spec.shape) if spec.shape else _from(spec, lambda: read_config(spec.folder()))
+    check_architecture(config := spec.adapted(config), where)
+    return config
 
 
 def read_config(folder: Path) -> Any:
@@ -194,6 +199,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         if (products := chosen_products(model, spec.products, recorded)) is not None:
             use_products(model, products)
         bridge.attach(model)
+        spec.adapt(engine)
         check_model(engine, expected)
         if engine.uncaptured is None and kernels == "triton":
             engine.rooms = kernel_module("flat").Rooms()

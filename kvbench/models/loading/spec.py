@@ -92,6 +92,8 @@ class ModelSpec:
     """Where its answers come from, a `kvbench.run.procedure.Backend`, as module:class."""
     runs_here: ClassVar[bool] = True
     """Whether its weights are loaded, and its caches evicted from, by this process."""
+    holder: ClassVar[Any] = None
+    """What holds the pairs of all its cells, a `Holder`; None: what each cell names."""
 
     name: str
     path: Annotated[
@@ -162,6 +164,13 @@ class ModelSpec:
             raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give only one of them")
         if self.is_embedded and self.dtype == "auto":
             object.__setattr__(self, "dtype", "float32")
+
+    def adapted(self, config: Any) -> Any:
+        """Return the configuration that kvbench reads the model by. Default: its own."""
+        return config
+
+    def adapt(self, engine: Any) -> None:
+        """Change an engine whose model has kvbench's attention. Default: nothing."""
 
     @property
     def is_real(self) -> bool:
@@ -372,10 +381,9 @@ def file_hash(path: Path) -> str:
 
     Without a writable folder for it the file is hashed every time.
     """
-    path = path.resolve()
+    state = _state(path := path.resolve())
     if path.stat().st_size < LARGE:
-        return _hash(path, _state(path))
-    state = _state(path)
+        return _hash(path, state)
     record = home() / "hashes" / hashlib.sha256(state.encode()).hexdigest()
     with suppress(OSError):
         if len(remembered := record.read_text()) == 64:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import causal, observe
+from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import LayerCache, from_dense
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
@@ -74,7 +74,7 @@ def test_the_score_of_dropkv_is_the_exact_removal_in_the_mean_over_query_heads()
     arrays = [torch.from_numpy(part) for part in inputs(DROPKV["seed"]).values()]
     for index, (query, key, value) in enumerate(zip(*arrays, strict=True)):
         scaling, rows = key.shape[2] ** -0.5, query[:, -DROPKV["window"] :]
-        window = observe(rows, causal(rows, key, value, scaling), key, scaling)
+        window = observe(rows, causal(rows, key, value, scaling), key, AttentionParams(scaling))
         layer = from_dense(index, len(query), key, value, (window,))
         scores = ExactRemoval()(layer, window, "sum").unflatten(0, (len(key), -1)).mean(dim=1)
         expected = torch.tensor(DROPKV["scores"][index])
