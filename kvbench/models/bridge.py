@@ -137,11 +137,10 @@ def attention(
     )
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        if choice is not None:
-            queries, keys, values = choice.joined(queries, keys, values)
+        queries, keys, values = (queries, keys, values) if choice is None else choice.joined(queries, keys, values)
         return reader.attend(layer, queries, keys, values, rule)
 
-    layer = module.layer_idx if _layer.get() is None else _layer.get()
+    layer = module.layer_idx if (index := _layer.get()) is None else index
     if query.ndim == 3:  # some classes have the heads of all cells in one dimension
         query, key = query.unflatten(0, (_cells.get(), -1)), key.unflatten(0, (_cells.get(), -1))
     value = value.unflatten(0, (_cells.get(), -1)) if value.ndim == 3 else value
