@@ -34,7 +34,7 @@ class CountingBatch(RaggedBatch):
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int) -> None:
         super().__init__(caches, cells, max_new_tokens)
-        self.uncaptured = "the host counts the pairs that a token reads"
+        self.uncaptured = "the host counts the pairs that a reader chooses"
         self._bytes_read: dict[int, list[BytesRead]] = {}
 
     def _rows(self, state: RaggedLayer, run: EqualLengthSegments) -> list[int]:
