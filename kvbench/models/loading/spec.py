@@ -82,7 +82,7 @@ class ModelSpec:
     them it is the embedded reference model. In names of cells `kernels=None` counts as `torch`. The embedded weights,
     stored in bfloat16, are computed with in float32.
 
-    Not part of a cell's identity are `threads`, `tile`, `device`, `device_map`, `cuda_graph` and `products`.
+    Not part of a cell's identity are `threads`, `max_batch`, `device`, `device_map`, `cuda_graph` and `products`.
 
     Raises UserError for values outside the allowed set.
     """
@@ -129,7 +129,7 @@ class ModelSpec:
     device: Annotated[str | None, Help("cpu, cuda or cuda:1; null: the first GPU, or the CPU if there is none")] = None
     device_map: Annotated[Literal["auto"] | None, Help("auto: layers spread over all GPUs")] = None
     cuda_graph: Annotated[
-        Literal["auto", "never"], Help("long answers are decoded by a CUDA graph if possible; never: without one")
+        Literal["auto", "never"], Help("answers are decoded by a CUDA graph if possible; never: without one")
     ] = "auto"
     products: Annotated[
         CpuProducts,
