@@ -169,8 +169,8 @@ class Prefill:
                 if lse is not None and rows > MANY:
                     window = ObservationWindow(*newest, lse[:, -count:], rule.scaling)
                 else:
-                    window = observe(*newest, read_keys, rule)
-                    window = window if rule.choice is None else rule.choice.observed(window, read_keys, self.tokens)
+                    seen = observe(*newest, read_keys, rule)
+                    window = seen if rule.choice is None else rule.choice.observed(seen, read_keys, self.tokens, rule)
                 self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 

@@ -237,7 +237,7 @@ def test_probes_are_refused(folders: dict[str, Path], tmp_path: Path, capsys: py
     ("kind", "model", "reason"),
     [
         ("deepseek_v4", "hf", "layers of deepseek_v4 are of the type heavily_compressed_attention"),
-        ("deepseek_v4", "indexed", "model=indexed reads deepseek_v32 and glm_moe_dsa, not deepseek_v4"),
+        ("deepseek_v4", "indexed", "model=indexed reads axk2, deepseek_v32, glm_moe_dsa, hy_v4, not deepseek_v4"),
         ("deepseek_v32", "hf", "model=indexed reads"),
     ],
 )

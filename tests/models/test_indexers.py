@@ -18,11 +18,12 @@ TINY = {
     **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16},
     **{"index_n_heads": 2, "index_head_dim": 16, "n_routed_experts": 4, "num_local_experts": 4},
     **{"num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
-    **{"max_position_embeddings": 512, "initializer_range": 0.3},
+    **{"max_position_embeddings": 512, "initializer_range": 0.3, "pad_token_id": None, "bos_token_id": 1},
+    "eos_token_id": 2,
 }
 IDS = torch.arange(40)[None] * 7 % 200
 NEW_TOKENS = 6
-INDEXED = ["deepseek_v32", "glm_moe_dsa"]
+INDEXED = ["axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"]
 
 
 def tiny(kind: str, chosen: int) -> Any:

@@ -15,7 +15,7 @@ from kvbench.run.local import Local
 from kvbench.run.plan import PrefillGroup
 from kvbench.support.errors import UserError
 
-TYPES = ("deepseek_v32", "glm_moe_dsa")
+TYPES = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")
 TRANSFORMERS = (5, 23)
 """The oldest version that was tried and runs them; 5.17 does not."""
 LEAST = 8
@@ -46,8 +46,7 @@ class IndexedModel(ModelSpec):
 
         if config.model_type not in TYPES:
             raise UserError(
-                f"model.path={self.path}: model=indexed reads {' and '.join(TYPES)}, not {config.model_type}: use "
-                "model=hf"
+                f"model.path={self.path}: model=indexed reads {', '.join(TYPES)}, not {config.model_type}: use model=hf"
             )
         if config.index_topk < LEAST:
             raise UserError(

@@ -1,4 +1,4 @@
-"""The indexer of a model as its reader (DeepSeek-V3.2, GLM-5): each query attends to the pairs that it chooses.
+"""The indexer of a model as its reader (DeepSeek-V3.2, GLM-5, ...): each query attends to the pairs that it chooses.
 
 The model's own code in transformers, `forward` of the indexer, makes the choice in every pass over prompt and answer.
 The index key of a token lies before its latent, as more channels of one key, so that they are evicted as one pair.
@@ -109,11 +109,13 @@ class Indexed:
         chosen = self._chosen(slice(row, row + 1), held, ~later[None])[0]
         return torch.ones_like(later).scatter_(1, chosen.long(), False) | later
 
-    def observed(self, window: ObservationWindow, keys: Dense, tokens: int) -> ObservationWindow:
+    def observed(self, window: ObservationWindow, keys: Dense, tokens: int, rule: AttentionParams) -> ObservationWindow:
         """Return the newest rows over what they read: other pairs have no part in the log-sum-exp."""
         unread = self.unread(keys[0])[-window.queries.shape[1] :]
         chunks = logits_by_chunk(window.queries, keys, window.scaling)
         parts = [part.masked_fill_(unread[:, columns], -torch.inf).logsumexp(dim=-1) for columns, part in chunks]
+        if rule.sinks is not None:
+            parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
         unread = F.pad(unread, (0, tokens - keys.shape[1]), value=True)[None]
         return replace(window, lse=torch.stack(parts).logsumexp(dim=0), unread=unread)
 
@@ -169,7 +171,8 @@ def attend(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> 
     for block, stop in row_blocks(queries, tokens, max(1, LOGITS_AT_ONCE // (heads * tokens))):
         end = new - tokens + stop
         mask = unread[end - block.shape[1] : end].repeat(heads, 1)[None]
-        part = attend_segments(block.flatten(0, 1)[None], keys, values, None, rule.scaling, unread=mask)
+        sinks = None if rule.sinks is None else rule.sinks.repeat_interleave(block.shape[1])[None]
+        part = attend_segments(block.flatten(0, 1)[None], keys, values, None, rule.scaling, sinks=sinks, unread=mask)
         parts.append(part.view(block.shape))
     return torch.cat(parts, dim=1)
 
