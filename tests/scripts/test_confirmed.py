@@ -18,6 +18,7 @@ from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, check
 FOLDER = Path(__file__).parents[2] / "results" / "confirm"
 TEXTS = 320
 """Prompts of each of the two tasks, which share a text where they have the same number."""
+BOOKS = 22
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +31,29 @@ def rows() -> pandas.DataFrame:
     return pandas.read_parquet(FOLDER / "rows.parquet")
 
 
-def by_text(rows: pandas.DataFrame, side: Mapping[str, Any]) -> np.ndarray:
-    """The mean over both tasks of each text, in points."""
+def by_text(rows: pandas.DataFrame, side: Mapping[str, Any], tasks: tuple[str, ...]) -> np.ndarray:
+    """The mean over the tasks of each text, in points; of books the logarithm of the perplexity."""
     wanted = {"layout": "kv_heads"} | {name: str(value) for name, value in side.items()}
-    hit = pandas.Series(True, rows.index)
+    hit = rows["task"].isin(tasks)
     for name, value in wanted.items():
         hit &= rows[name].eq(value)
     values = rows[hit].pivot(index="sample", columns="task", values="value")
-    assert values.shape == (TEXTS, 2) and not values.isna().any(axis=None), wanted
-    return 100 * values.mean(axis=1).to_numpy()
+    assert values.shape == ((TEXTS, 2) if len(tasks) == 2 else (BOOKS, 1)), wanted
+    assert not values.isna().any(axis=None), wanted
+    return 100 * values.mean(axis=1).to_numpy() if len(tasks) == 2 else np.log(values["pg19"].to_numpy())
 
 
-@pytest.mark.parametrize("family", ["primary", "further"])
+@pytest.mark.parametrize("family", ["primary", "further", "books"])
 def test_another_code_reaches_the_same_verdicts(
     content: Mapping[str, Any], rows: pandas.DataFrame, family: str
 ) -> None:
     claims = [claim for claim in content["claims"] if claim["family"] == family]
+    tasks = tuple(content["families"][family]["tasks"])
     ours = {each.claim.name: each for each in check(_answers())}
     differences, p = [], []
     for claim in claims:
-        difference = by_text(rows, claim["b"]) - by_text(rows, claim["a"])
+        b, a = (by_text(rows, claim[side], tasks) for side in ("b", "a"))
+        difference = b - a
         differences.append(difference)
         if claim["shows"] == "difference":
             flipped = permutation_test(
@@ -63,7 +67,8 @@ def test_another_code_reaches_the_same_verdicts(
     corrected = multipletests(p, method="holm")[1]
     for claim, difference, p_holm in zip(claims, differences, corrected, strict=True):
         verdict = ours[claim["name"]]
-        assert 100 * (verdict.difference or 0) == pytest.approx(difference.mean()), claim["name"]
+        mean = difference.mean() if len(tasks) == 2 else 100 * np.expm1(difference.mean())
+        assert 100 * (verdict.difference or 0) == pytest.approx(mean), claim["name"]
         assert (verdict.verdict in (CONFIRMED, CONTRADICTED)) == (p_holm <= content["alpha"]), claim["name"]
         assert verdict.p_holm == pytest.approx(p_holm, abs=0.03), claim["name"]
 
@@ -72,6 +77,12 @@ def test_every_row_of_answers_is_there(rows: pandas.DataFrame) -> None:
     answers = rows[rows["task"].ne("pg19")]
     assert answers["error"].isna().all() and answers["value"].notna().all()
     assert answers.groupby(["cell", "task"]).size().eq(TEXTS).all() and answers["cell"].nunique() == 58
+
+
+def test_every_row_of_books_is_there(rows: pandas.DataFrame) -> None:
+    books = rows[rows["task"].eq("pg19")]
+    assert books["error"].isna().all() and books["value"].notna().all()
+    assert books.groupby("cell").size().eq(BOOKS).all() and books["cell"].nunique() == 12
 
 
 def _answers() -> Answers:
