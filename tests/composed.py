@@ -23,7 +23,7 @@ def composed(*words: str) -> dict[str, Any]:
 def needed(group: str, name: str) -> list[str]:
     """What a file leaves to the command line."""
     if group == "model":
-        path = ["model.path=somewhere"] if name in ("hf", "endpoint") else []
+        path = ["model.path=somewhere"] if name in ("hf", "indexed", "endpoint") else []
         path += ["endpoint.url=http://127.0.0.1:8000/v1", "endpoint.method=full"] if name == "endpoint" else []
         return [*path, "task.context_length=4096"]
     return {

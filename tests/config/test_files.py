@@ -214,7 +214,9 @@ def test_defaults_are_those_the_design_fixes() -> None:
 
 
 OF_THE_HUB = [
-    name for name in options("model") if "/" not in name and name not in ("hf", "reference", "smollm2", "endpoint")
+    name
+    for name in options("model")
+    if "/" not in name and name not in ("hf", "indexed", "reference", "smollm2", "endpoint")
 ]
 LENGTHS = {
     "llama3-8b-instruct": 8192,  # LAVa, section 5.1: 8k
@@ -249,7 +251,7 @@ def test_every_model_of_the_papers_has_a_name() -> None:
     settings = [parse([word])[0] for word in words if word.startswith(("model=", "model.path="))]
     hub_ids = {value.text for each in settings if each.key == "model.path" for value in each.values}
     models = {value.text for each in settings if each.key == "model" for value in each.values}
-    assert hub_ids <= named and models - {"hf"} <= {*OF_THE_HUB, "reference"} and hub_ids | models
+    assert hub_ids <= named and models - {"hf", "indexed"} <= {*OF_THE_HUB, "reference"} and hub_ids | models
 
 
 @pytest.mark.parametrize(

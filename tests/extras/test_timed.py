@@ -143,6 +143,7 @@ def test_the_full_cache_of_transformers_gives_the_tokens_of_the_timed_steps(
     assert not any(each.in_production for each in seen[cells[1].id])
 
 
+@pytest.mark.slow  # all kernels run in the interpreter
 def test_on_a_gpu_replays_give_the_tokens_of_the_timed_steps(
     cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from kvbench.extras.rkv.rkv import RKV
 from kvbench.models import bridge
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from tests.eviction.scores.test_triattention import STATISTICS
+from tests.extras.heads.test_triattention import STATISTICS
 from tests.models.families import tiny
 
 BUDGET, EVERY, ANSWER = 24, 16, 320
