@@ -67,7 +67,7 @@ def test_another_code_reaches_the_same_verdicts(
     corrected = multipletests(p, method="holm")[1]
     for claim, difference, p_holm in zip(claims, differences, corrected, strict=True):
         verdict = ours[claim["name"]]
-        mean = difference.mean() if len(tasks) == 2 else 100 * np.expm1(difference.mean())
+        mean = difference.mean() if len(tasks) == 2 else 100 * difference.mean()  # nats
         assert 100 * (verdict.difference or 0) == pytest.approx(mean), claim["name"]
         assert (verdict.verdict in (CONFIRMED, CONTRADICTED)) == (p_holm <= content["alpha"]), claim["name"]
         assert verdict.p_holm == pytest.approx(p_holm, abs=0.03), claim["name"]
