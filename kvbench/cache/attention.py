@@ -41,7 +41,7 @@ class AttentionParams:
     learned extra logit per query head, without a value, is part of the softmax, so that the weights over tokens sum to
     less than 1 (GPT-OSS). sliding_window: a query at position p attends only to positions above p - sliding_window.
     choice: of a layer that itself chooses which of these a query reads: `joined` adds the numbers that it chooses by to
-    new arrays, without changing a logit or an output, and `observed` leaves out of a window what is not read.
+    new arrays, without changing a logit or an output, and `observer` makes an `observe` of what is read.
     """
 
     scaling: float

@@ -27,7 +27,7 @@ from kvbench.config.overrides import FIXED, GROUPS, Override, Value, format_valu
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
-from kvbench.support.annotations import Help
+from kvbench.support.annotations import Help, annotated
 from kvbench.support.errors import UserError
 from kvbench.support.noted import REQUIRED, declared, defaults
 from kvbench.support.plugins import Item, groups, held_groups, items
@@ -226,9 +226,9 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
 
 def _examples(target: type) -> dict[str, str]:
     """Return what stands for the values of the fields of a class."""
-    hints = get_type_hints(target, include_extras=True).items()
-    notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
-    return {name: note.example for name, note in notes if isinstance(note, Help)}
+    return {
+        name: note.example for name, hint in annotated(target) for note in hint.__metadata__ if isinstance(note, Help)
+    }
 
 
 def class_of(group: str, node: Tree) -> Any:

@@ -169,8 +169,8 @@ class Prefill:
                 if lse is not None and rows > MANY:
                     window = ObservationWindow(*newest, lse[:, -count:], rule.scaling)
                 else:
-                    seen = observe(*newest, read_keys, rule)
-                    window = seen if rule.choice is None else rule.choice.observed(seen, read_keys, self.tokens, rule)
+                    record_rows = observe if rule.choice is None else rule.choice.observer(self.tokens)
+                    window = record_rows(*newest, read_keys, rule)
                 self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 

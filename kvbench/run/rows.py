@@ -68,8 +68,7 @@ class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
     environment: the id that rows name. block: tokens of a prefill pass, if memory ran out with larger ones.
-    token_texts: of prompts by their hash, if positions are recorded. stepped: of cells on a GPU, how steps were
-    launched, as of `DecodeBatch`.
+    token_texts: of prompts by their hash, if positions are recorded. stepped: how a GPU launched the steps of cells.
     """
 
     job: PrefillJob

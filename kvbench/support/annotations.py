@@ -50,7 +50,7 @@ def _parts(hint: Any) -> Iterator[type]:
 
 def check_ranges(settings: Any, group: str) -> None:
     """Raise UserError for the first number of a dataclass that is outside its range; null passes."""
-    for name, hint in _hints(type(settings)):
+    for name, hint in annotated(type(settings)):
         value = getattr(settings, name)
         for note in hint.__metadata__:
             if isinstance(note, Range) and isinstance(value, (int, float)) and not note.least <= value <= note.most:
@@ -62,7 +62,7 @@ def check_ranges(settings: Any, group: str) -> None:
 
 
 @cache
-def _hints(target: type) -> list[tuple[str, Any]]:
+def annotated(target: type) -> list[tuple[str, Any]]:
     """Return the annotated fields of a class and its bases."""
     hints = get_type_hints(target, include_extras=True)
     return [(name, hint) for name, hint in hints.items() if hasattr(hint, "__metadata__")]

@@ -125,6 +125,7 @@ def source_of(point: EntryPoint) -> Source:
     return Source(name, version, point.value, conf)
 
 
+@lru_cache
 def groups() -> list[str]:
     """Kinds of settings that are chosen by name: the folders in `conf` of kvbench and of its extras."""
     return sorted({path.name for source in own_sources() for path in source.conf.iterdir() if path.is_dir()})

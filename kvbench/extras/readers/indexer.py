@@ -109,15 +109,22 @@ class Indexed:
         chosen = self._chosen(slice(row, row + 1), held, ~later[None])[0]
         return torch.ones_like(later).scatter_(1, chosen.long(), False) | later
 
-    def observed(self, window: ObservationWindow, keys: Dense, tokens: int, rule: AttentionParams) -> ObservationWindow:
-        """Return the newest rows over what they read: other pairs have no part in the log-sum-exp."""
-        unread = self.unread(keys[0])[-window.queries.shape[1] :]
-        chunks = logits_by_chunk(window.queries, keys, window.scaling)
-        parts = [part.masked_fill_(unread[:, columns], -torch.inf).logsumexp(dim=-1) for columns, part in chunks]
-        if rule.sinks is not None:
-            parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
-        unread = F.pad(unread, (0, tokens - keys.shape[1]), value=True)[None]
-        return replace(window, lse=torch.stack(parts).logsumexp(dim=0), unread=unread)
+    def observer(self, tokens: int) -> Callable[[Rows, Rows, Dense, AttentionParams], ObservationWindow]:
+        """Return what records the newest rows over the pairs that they read, of a prompt of so many tokens: other pairs
+        have no part in the log-sum-exp.
+        """
+
+        def observe(queries: Rows, outputs: Rows, keys: Dense, rule: AttentionParams) -> ObservationWindow:
+            unread = self.unread(keys[0])[-queries.shape[1] :]
+            chunks = logits_by_chunk(queries, keys, rule.scaling, rule.softcap)
+            parts = [part.masked_fill_(unread[:, columns], -torch.inf).logsumexp(dim=-1) for columns, part in chunks]
+            if rule.sinks is not None:
+                parts.append(rule.sinks.float()[:, None].expand(parts[0].shape))
+            lse, padding = torch.stack(parts).logsumexp(dim=0), (0, tokens - keys.shape[1])
+            unread = F.pad(unread, padding, value=True)[None]
+            return ObservationWindow(queries, outputs, lse, rule.scaling, rule.softcap, unread=unread)
+
+        return observe
 
     def _chosen(self, rows: slice, keys: "_IndexKeys", visible: Bool[Tensor, "1 new tokens"]) -> Tensor:
         """Return the places of the keys that the new tokens of some rows of the pass choose."""

@@ -231,8 +231,8 @@ class RaggedBatch(DecodeBatch):
         self._on_device = False
         self.uncaptured = f"model.kernels={kernels}" if self.decode is not None and self.tails is None else None
         self.room = None if rooms is None or local else self._enter(rooms, remaining)
-        self.unshared = "layers of several shapes, or little memory" if rooms is not None else "memory of its own"
-        self.unshared = "local layers" if local else self.unshared
+        alone = "memory of its own" if rooms is None else "layers of several shapes, or little memory"
+        self.unshared = "local layers" if local else alone
         place: Place | None = None if self.room is None else self.room.place
         if place is None and self.decode is not None:
             place = partial(kernel_module("flat").placed, max_new_tokens)
