@@ -32,6 +32,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from kvbench.cli.main import main as kvbench
+from kvbench.extras.probes.numbers import probed, write_probed
 from kvbench.records import (
     Curve,
     Heartbeat,
@@ -44,7 +45,6 @@ from kvbench.records import (
     read_rows,
 )
 from kvbench.records.environment import content_hash
-from kvbench.records.probed import probed, write_probed
 from kvbench.records.row import SCHEMA, with_checksum
 from kvbench.report.rows import load_table
 from kvbench.run.launch import Job

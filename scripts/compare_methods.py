@@ -23,8 +23,8 @@ from kvbench.cli.main import main as kvbench
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
+from kvbench.extras.probes.scene import Scene
 from kvbench.models.loading.load import load, model_info
-from kvbench.probes.scene import Scene
 from kvbench.records import read_rows
 from kvbench.report.plots.canvas import save, styled
 from kvbench.report.stats.intervals import mean_interval

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from kvbench.cli.list import Setting, settings_of
 from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
-from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.babilong.babilong import BABILong
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
 from kvbench.extras.efficiency.efficiency import Efficiency
 from kvbench.extras.graphwalks.graphwalks import GraphWalks

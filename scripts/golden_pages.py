@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python scripts/golden_pages.py tests/golden/pages
 
-Scores, budgets and kept sets are those of `tests/conformance/naive_pages.py`, in float64; nothing of kvbench decides
-them. Inputs are those of `scripts/golden_evictions.py`.
+Scores, budgets and kept sets are those of `tests/extras/conformance/naive_pages.py`, in float64; nothing of kvbench
+decides them. Inputs are those of `scripts/golden_evictions.py`.
 """
 
 import sys
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.conformance.golden import Case
+from kvbench.extras.conformance.golden import Case
 from scripts.golden_evictions import SHAPE, case, inputs
-from tests.conformance.cases import save
-from tests.conformance.naive_pages import expected_pages
+from tests.extras.conformance.cases import save
+from tests.extras.conformance.naive_pages import expected_pages
 
 MAX_POOL = {"kind": "max", "size": 5}
 TOVA: dict[str, Any] = {"score": {"name": "attn", "params": {}}, "window": 1, "recent": 0, "pool": None}

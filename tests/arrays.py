@@ -1,5 +1,5 @@
 """Random layers and caches for tests that need no model: those that the properties of scores and policies use."""
 
-from kvbench.conformance.properties.caches import future_queries_of, layer_of, random_cache, random_layer
+from kvbench.extras.conformance.properties.caches import future_queries_of, layer_of, random_cache, random_layer
 
 __all__ = ["future_queries_of", "layer_of", "random_cache", "random_layer"]

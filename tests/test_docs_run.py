@@ -16,7 +16,7 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import declared, main
 from kvbench.config import sweep
 from kvbench.config.overrides import parse
-from kvbench.probes.run import probing_of
+from kvbench.extras.probes.run import probing_of
 from kvbench.support.errors import MissingFile
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of

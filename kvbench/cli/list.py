@@ -13,12 +13,13 @@ from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.config.meaning import explained, meanings_of, notes_of, words_of
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from kvbench.support.plugins import OURS, Item, held_groups, items
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
-GROUPS |= {"commands": "command", "plots": "plot", "steps": "step"} | {f"{group}s": group for group in held_groups()}
+GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
+GROUPS |= {"steps": "step"} | {f"{group}s": group for group in (*named("item"), *held_groups())}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}

@@ -16,7 +16,7 @@ from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
-    from kvbench.papers.run import Request
+    from kvbench.papers.work import Request
     from kvbench.records import Row
     from kvbench.run.plan import Shard
 
@@ -97,8 +97,8 @@ def main(flags: argparse.Namespace) -> int:
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
     if flags.audit:
         return _audit(name, words, flags)
-    from kvbench.cli.probe import measure
-    from kvbench.papers.run import Request, RowsElsewhere, Runner, render_all, render_item
+    from kvbench.papers.run import render_all, render_item
+    from kvbench.papers.work import Request, RowsElsewhere, Runner
 
     request = Request(
         words=tuple(words),
@@ -111,7 +111,7 @@ def main(flags: argparse.Namespace) -> int:
         retry_errors=flags.retry_errors,
         stale=flags.stale,
     )
-    runner = Runner(partial(_rows, request), measure, tell)
+    runner = Runner(partial(_rows, request), tell)
     try:
         if name != "all":
             complete = render_item(name, request, runner, flags.out or sys.stdout, flags.plot)

@@ -17,16 +17,18 @@ from kvbench.config.settings import build
 from kvbench.report.tables.summary import FRACTION, Unit, budget_key
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
 ARMS = ("layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prompt", "kind", "layer", "part")
-"""What a paper's protocol says in words and a cell by a setting; `kind`: of the task, `layer` of a probe, `part`
+"""What a paper's protocol says in words and a cell by a setting; `kind`: of the task, `layer`: of the model, `part`:
 what a column of a table of words is about.
 """
-Kind = Literal["table", "text", "probe", "costs", "times"]
+KINDS = ("table", "text", "costs", "times")
+"""Kinds of items; extras bring others that they measure, each named as the group of settings that measures it."""
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
 """Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells."""
@@ -69,17 +71,17 @@ class Item:
     """`published`: the tables of the paper's CSV file; none if it prints no number.
 
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
-    each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
-    costs come from formulas, times from runs that measure time. mean_over: what our means are over, where
-    questions share contexts. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of
-    the probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels:
-    names as this item prints them, before its paper's. device: the planned one.
+    each of the other. runs: what else runs. kind: text is rendered as published, costs come from formulas, times from
+    runs that measure time. member: of another kind, the member of that group which measures the item. mean_over: what
+    our means are over, where questions share contexts. arms: the words of a paper's protocol that stand for each value
+    of an arm. quantity: of the measured numbers, the one that the paper prints. sources: where the paper or its code
+    says a setting. labels: names as this item prints them, before its paper's. device: the planned one.
     """
 
     name: str
     title: str
     published: tuple[str, ...] = ()
-    kind: Kind = "table"
+    kind: str = "table"
     settings: Settings = ()
     prompts: tuple[Settings, ...] = ()
     methods: tuple[Settings, ...] = ()
@@ -89,7 +91,7 @@ class Item:
     arms: dict[str, dict[str, str]] = field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     picture: Picture | None = None
-    probe: str | None = None
+    member: str | None = None
     by: tuple[str, ...] = ()
     quantity: str | None = None
     device: str = "a100-80gb"
@@ -98,9 +100,11 @@ class Item:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.probe is not None) != (self.kind == "probe"):
-            raise UserError(f"paper item {self.name}: a field probe and kind: probe need each other")
-        if self.kind in ("table", "probe", "times") and not self.all_runs:
+        if self.kind not in (*KINDS, *named("item")):
+            raise UserError(f"paper item {self.name}: kind {self.kind}: {closest(self.kind, (*KINDS, *named('item')))}")
+        if (self.member is None) != (self.kind in KINDS):
+            raise UserError(f"paper item {self.name}: member: says what measures it, and needs a kind that is measured")
+        if self.kind not in ("text", "costs") and not self.all_runs:
             raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; allowed: {', '.join(ARMS)}")
@@ -112,6 +116,10 @@ class Item:
         crossed = product(prompts, methods) if self.prompts or self.methods or not self.runs else ()
         runs = [*(prompt + method for prompt, method in crossed), *self.runs]
         return [self.settings + run for run in runs if self.settings or run]
+
+    def measures(self, key: str) -> bool:
+        """Return whether a setting is one of what measures the item."""
+        return self.member is not None and key.startswith(f"{self.kind}.")
 
     @property
     def paper(self) -> str:

@@ -1,119 +1,26 @@
-"""An item of a paper, planned, run and rendered: its cells as a sweep or its probe, its page, its table and its figure.
+"""An item of a paper, rendered: its page with its table, its figure, or its plan."""
 
-The caller hands in the functions that run cells and report to the user, so that this file is independent of the CLI.
-"""
-
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from pyarrow import Table
-
-from kvbench.config.overrides import GROUPS, Override, parse
-from kvbench.config.sweep import Sweep, Tell, launcher_of
+from kvbench.config.overrides import GROUPS
+from kvbench.config.sweep import Sweep, Tell
 from kvbench.papers import FORMATS
-from kvbench.papers.figures import draw_curves, draw_wins
-from kvbench.papers.flops import ratios
 from kvbench.papers.item import Item, item_of, names
-from kvbench.papers.numbers import At, Measured, Published, published
-from kvbench.papers.page import Page, page
-from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
-from kvbench.probes import DEFAULT
-from kvbench.probes.run import Probing, probe_of
-from kvbench.probes.run import probing as probing_cells
-from kvbench.records import ResultsFolder, Row, check_writable, file_sizes
-from kvbench.records.manifest import citation
-from kvbench.records.probed import probed
-from kvbench.records.rows import recorded
+from kvbench.papers.work import ItemSweep, PrintedNumbers, Request, RowsElsewhere, Runner
 from kvbench.report.formats.emit import write_report
-from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
-from kvbench.report.plots.canvas import check_file, save, stamped, styled
-from kvbench.report.plots.plot import kind_of
-from kvbench.report.plots.probe import draw_probed
-from kvbench.report.plots.request import Request as PlotRequest
+from kvbench.report.plots.canvas import check_file
 from kvbench.report.selection import NothingSelected
-from kvbench.report.tables import probe
-from kvbench.report.tables.observation_note import differing
-from kvbench.report.tables.summary import Summary, summaries
-from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
-from kvbench.run.launch import Launcher, Slurm
-from kvbench.run.plan import Cell, Plan, Shard, plan
-from kvbench.run.plan_text import submission_text, total_text
-from kvbench.run.stale import SETTLED, Settled, Stale, settled
-from kvbench.support import paths
-from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.grouped import grouped
-from kvbench.support.named import member
-from kvbench.support.quantity import count_noun
+from kvbench.run.plan import Shard
+from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from kvbench.support.text import closest
-from kvbench.tasks.task import Task
 
-OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
-ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed")
-"""The first part of a setting of an item."""
-
-
-@dataclass(frozen=True)
-class Runner:
-    """The functions that run an item and report to the user.
-
-    make_rows: runs what is missing of the sweep of an item, here or by its launcher, and returns all of its rows; may
-    raise RowsElsewhere. measure: measures what a probe lacks. tell: reports one line to the user.
-    """
-
-    make_rows: Callable[[Sweep, str], list[Row]]
-    measure: Callable[[Probing, Plan, ResultsFolder], None]
-    tell: Tell
-
-
-class RowsElsewhere(Exception):
-    """Why an item cannot be rendered yet: its launcher has submitted the work, or was stopped with this exit code."""
-
-    def __init__(self, reason: str, code: int) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of `kvbench paper`: settings, a format, and how to run.
-
-    small: a smoke run. only_plan: run nothing and print the plan; with `measure`, estimate its time from new rows.
-    only_commands: run nothing and print the commands that make the same cells.
-    only_published: only the paper's numbers. retry_errors: run samples again that failed. stale: what is done about
-    rows of other code.
-    """
-
-    words: tuple[str, ...] = ()
-    format: str = "text"
-    small: bool = False
-    only_plan: bool = False
-    only_commands: bool = False
-    measure: bool = False
-    only_published: bool = False
-    retry_errors: bool = False
-    stale: Stale = "stop"
-
-    @property
-    def own_words(self) -> tuple[str, ...]:
-        """The words without the launcher's."""
-        return tuple(word for word in self.words if not word.startswith("launcher"))
-
-    @cached_property
-    def overrides(self) -> list[Override]:
-        """The settings of the item."""
-        return [override for override in parse(self.words) if override.root != "launcher"]
-
-    @property
-    def launcher(self) -> Launcher:
-        """The launcher that runs the cells."""
-        return launcher_of([override for override in parse(self.words) if override.root == "launcher"])
+ROOTS = (*GROUPS, "budget", "data", "results", "schedule", "seed")
+"""The first part of a setting of an item that rows measure."""
 
 
 def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path, picture: Path | None) -> bool:
@@ -124,11 +31,12 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
     item = item_of(name)
     if picture is not None:
         check_file(picture)
-        if item.picture is None and item.kind != "probe":
+        if item.picture is None and item.member is None:
             raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
+    roots = (*ROOTS, *named("item"))
     for override in request.overrides:
-        if override.root not in ROOTS:
-            raise UserError(f"unknown setting {override.key}: {closest(override.root, ROOTS)}")
+        if override.root not in roots:
+            raise UserError(f"unknown setting {override.key}: {closest(override.root, roots)}")
     work = _work_of(item, request, runner)
     if work.runs:
         _check_used(work.unused, request, name)
@@ -141,7 +49,7 @@ def sweep_of(name: str, request: Request, tell: Tell, part: Shard) -> Sweep:
     def nothing(*_: object) -> NoReturn:
         raise AssertionError("--shard runs a part and renders nothing")
 
-    return _ItemSweep(item_of(name), request, Runner(nothing, nothing, tell)).sweep(part)
+    return ItemSweep(item_of(name), request, Runner(nothing, tell)).sweep(part)
 
 
 def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
@@ -161,7 +69,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         if folder is not None:
             out = folder / f"{name}{FORMATS[request.format]}"
             out.parent.mkdir(parents=True, exist_ok=True)
-            picture = out.with_suffix(".png") if item.picture is not None or item.kind == "probe" else None
+            picture = out.with_suffix(".png") if item.picture is not None or item.member is not None else None
         runner.tell(name)
         try:
             work = _work_of(item, request, runner)
@@ -193,57 +101,15 @@ def _check_used(unused: set[str], request: Request, name: str) -> None:
             raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
-@dataclass(frozen=True)
-class _Result:
-    """The page of an item, why it is incomplete ("" if it is not), our tables below it, and its picture."""
-
-    page: Page
-    incomplete: str = ""
-    ours: Report | None = None
-    draw: Callable[[Path], object] | None = None
-
-
-class _PrintedNumbers:
-    """The printed numbers of an item, and those that its formulas give; the base of items that run something.
-
-    unused: settings of the command line that the item does not have.
-    """
-
-    runs = False
-
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
-        self.item, self.request, self.runner = item, request, runner
-        self.printed: list[Published] = published(item, paths.papers())
-        self.unused = {override.key for override in request.overrides}
-
-    def plan_lines(self) -> Iterator[str]:
-        """Return the cells that would run, and how much of them is done."""
-        yield from ()
-
-    def commands(self) -> Iterator[str]:
-        """Yield the command lines that make the cells of the item; none if it runs nothing."""
-        yield from ()
-
-    def run(self) -> _Result:
-        """Return the page of the item; whatever it lacks is run first."""
-        if self.item.kind != "costs":
-            return _Result(page(self.item, self.printed))
-        computed = {} if self.request.only_published else ratios(self.printed, self.item.keys)
-        remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
-        return _Result(page(self.item, self.printed, computed=computed, remarks=remarks))
-
-    def warn(self, warning: object) -> None:
-        """Report a warning to the user."""
-        self.runner.tell(f"warning: {warning}")
-
-
-def _work_of(item: Item, request: Request, runner: Runner) -> _PrintedNumbers:
+def _work_of(item: Item, request: Request, runner: Runner) -> PrintedNumbers:
     if request.only_published or not item.all_runs:
-        return _PrintedNumbers(item, request, runner)
-    return (_ItemProbe if item.kind == "probe" else _ItemSweep)(item, request, runner)
+        return PrintedNumbers(item, request, runner)
+    if item.member is None:
+        return ItemSweep(item, request, runner)
+    return named("item")[item.kind].load()(item, request, runner)
 
 
-def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+def _render(work: PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
     if request.only_commands or (request.only_plan and work.runs):
         with text_to(out) as stream:
@@ -254,234 +120,3 @@ def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture
     if picture is not None and result.draw is not None:
         result.draw(picture)
     return result.incomplete
-
-
-class _ItemSweep(_PrintedNumbers):
-    """An item whose numbers are means of rows, or a table of times."""
-
-    runs = True
-
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
-        super().__init__(item, request, runner)
-        self.cells = cells_of_item(item, request.overrides, request.small)
-        self.unused = self.cells.unused
-
-    def plan_lines(self) -> Iterator[str]:
-        """Yield one line per group of cells that share what they read or how they read it, the sums, what is missing,
-        what is done and how long the rest takes.
-
-        The last two need the model's files, because their hash is part of every cell's identity.
-        """
-        probe = f", probe {self.item.probe}" if self.item.probe else ""
-        yield f"{self.item.title}\nplanned for {self.item.device}{probe}\n"
-        prompts = rows = 0
-        for line, entries in grouped(self.cells.entries, lambda entry: _plan_line(entry.cell)).items():
-            prompt_counts: dict[str, int] = {}
-            for entry in entries:
-                prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
-                prompt_counts[prompt] = max(prompt_counts.get(prompt, 0), _texts(entry.cell.task))
-            answers = sum(entry.cell.task.num_answers for entry in entries)
-            prompts, rows = prompts + sum(prompt_counts.values()), rows + answers
-            yield f"{line}: {_counts(len(entries), sum(prompt_counts.values()), answers)}"
-        yield from self.cells.hints()
-        yield from (f"another task is used instead: {hint}" for hint in self.cells.replaced)
-        yield f"\n{_counts(len(self.cells.entries), prompts, rows)}"
-        if self.cells.with_data:
-            try:
-                yield from self._remaining()
-            except FileNotFoundError as error:
-                yield f"rows done and time left are unknown: {error}"
-
-    def _remaining(self) -> Iterator[str]:
-        planned, results, _ = self._planned()
-        similar, settings, planning = similar_runs(planned, results), self.cells.results, time.process_time()
-        assert settings is not None
-        if self.request.measure and measure(planned, similar.rows, results, settings.kept, settings.lease_seconds):
-            planned, results, _ = self._planned()
-            similar = similar_runs(planned, results)
-        yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
-        if planned.rows_to_do:
-            yield total_text(estimate(planned, similar), starting(planned, similar, planning))
-        if isinstance(launcher := self.request.launcher, Slurm):
-            yield f"\n{submission_text(submission(planned, similar, launcher, results, planning))}"
-
-    def _planned(self) -> tuple[Plan, ResultsFolder, Settled]:
-        """Return one plan for all cells, the folder of its rows, and what is there. Raises MissingFile without a
-        model.
-        """
-        assert self.cells.results is not None
-        folder = self.cells.results.dir
-        results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.with_data]
-        rows = recorded(results, SETTLED, self.warn, {cell.id for cell in cells})
-        there = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
-        return plan(cells, there.done), results, there
-
-    def run(self) -> _Result:
-        cells, smoke = self.cells, is_smoke(self.cells.with_data)
-        if not cells.with_data:
-            raise MissingFile("; ".join(cells.hints()))
-        sweep = self.sweep()
-        rows = self.runner.make_rows(sweep, self.item.name)
-        remarks = [f"{hint}." for hint in cells.hints()]
-        if cells.missing and self.item.layout.average is not None and smoke:
-            remarks.append("Averages are over the tasks whose data is there.")
-        remarks += [f"Another task is used instead, because data is missing: {hint}." for hint in cells.replaced]
-        remarks += [f"Rows: {text}." for text in [citation(sweep.results, self.warn)] if text]
-        failed = sum(row.error is not None for row in rows)
-        incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
-        incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
-        ours = None
-        if self.item.kind == "times":
-            result_page = page(
-                self.item, self.printed, remarks=[*remarks, _protocol(cells.with_data, "repetitions"), OTHER_TIMES]
-            )
-            selection = {"cell": [cell.id for cell in sweep.plan.cells]}
-            report = member("report", sweep.report)
-            if report is None:
-                raise UserError(f"paper item {self.item.name} takes tasks that measure times")
-            ours = report.load()(sweep.results.path, self.warn, selection)
-        else:
-            by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
-            placed_cells = [entry.placed(by_cell) for entry in cells.with_data]
-            if self.item.mean_over == "contexts":
-                remarks.append(_contexts(list(by_cell.values())))
-            result_page = page(self.item, self.printed, placed_cells, remarks=remarks, smoke=smoke)
-            descriptions = {entry.cell.id: entry.cell.description for entry in cells.with_data}
-            if text := differing(descriptions, descriptions.get):
-                result_page = replace(result_page, head=(*result_page.head, f"Ours: {text}."))
-        draw = partial(self._draw, result_page, sweep, smoke) if self.item.picture is not None else None
-        return _Result(result_page, "; ".join(incomplete), ours, draw)
-
-    def commands(self) -> Iterator[str]:
-        launcher_words = [word for word in self.request.words if word.startswith("launcher")]
-        command = ("kvbench", "probe", self.item.probe) if self.item.probe is not None else ("kvbench", "run")
-        yield from (shlex.join([*command, *settings, *launcher_words]) for settings in self.cells.commands)
-
-    def sweep(self, part: Shard | None = None) -> Sweep:
-        """Return one sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
-        assert self.cells.results is not None
-        check_writable(self.cells.results.dir)
-        since = file_sizes(self.cells.results.dir)
-        planned, folder, there = self._planned()
-        return Sweep(
-            plan=planned if part is None else part.part_of(planned),
-            results=folder,
-            since=since,
-            where=self.cells.results,
-            arguments=tuple(override.text for override in self.request.overrides),
-            launcher=self.request.launcher,
-            retry=self.request.retry_errors,
-            part=part,
-            stale=self.request.stale,
-            replaced=there.replaced,
-        )
-
-    def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:
-        """Draw the numbers of the page, or plot the rows."""
-        kind = self.item.picture
-        assert kind is not None
-        with styled():
-            if kind in ("curves", "wins"):
-                save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
-                return
-            settings = {"y": self.item.layout.y} if self.item.kind == "times" else {}
-            if kind == "needle" and any(number.unit == "rate" for number in self.printed):
-                settings = {"unit": "rate"}
-            cells = {"cell": [cell.id for cell in sweep.plan.cells]}
-            figure = kind_of(kind).load()(PlotRequest(sweep.results.path, cells, settings, self.warn))
-            save(stamped(figure, "SMOKE") if smoke else figure, picture)
-
-
-def _texts(task: Task) -> int:
-    """Return how many prompts a task has at most; the questions about a context share one."""
-    return task.samples if task.contexts is None else min(task.samples, task.contexts)
-
-
-def _counts(cells: int, prompts: int, rows: int) -> str:
-    return f"{count_noun(cells, 'cell')}, at most {count_noun(prompts, 'prompt')}, {count_noun(rows, 'row')}"
-
-
-def _plan_line(cell: Cell) -> str:
-    """Name what the cells of a plan's line share: a prompt, or a method that reads prompts in blocks of its own."""
-    if cell.schedule.prefill_block is None:
-        length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
-        return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"
-    score = "" if cell.score_label is None else f" score {cell.score_label}"
-    return f"{cell.model.label}, policy {cell.policy_label}{score} budget {cell.budget}, {cell.schedule}"
-
-
-def _contexts(cells: Sequence[Summary]) -> str:
-    """Return how many contexts the means are over."""
-    counts = sorted({cell.contexts for cell in cells if cell.contexts}) or [0]
-    number = f"{counts[0]} to " * (counts[0] < counts[-1]) + count_noun(counts[-1], "context")
-    return f"Ours are means over contexts ({number} a task), each with the mean of its questions; n counts questions."
-
-
-def _protocol(entries: Sequence[Entry], unit: str) -> str:
-    """Return the measured model, the number of samples in this unit, and the settings that differ from the item's."""
-    models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
-    changes = dict.fromkeys(text for entry in entries for text in entry.differs)
-    differs = f". Differs from the paper's protocol: {'; '.join(changes)}" if changes else ""
-    n = max(entry.cell.task.samples for entry in entries)
-    return f"{'SMOKE: ' if is_smoke(entries) else ''}Ours: model {models}, n = {n} {unit}{differs}."
-
-
-class _ItemProbe(_ItemSweep):
-    """An item that a probe measures: its numbers are a table below the published ones."""
-
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
-        super().__init__(item, request, runner)
-        if request.launcher.name != "none":
-            raise UserError(f"launcher={request.launcher.name}: {item.name} is measured by a probe, in this process")
-
-    def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
-        """Return the cells as the probe judges them, the folder of its numbers, and what is missing of them."""
-        assert self.item.probe is not None and self.cells.results is not None
-        words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
-        probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.with_data])
-        named = self.request.small or any(word.key == "results.dir" for word in words)
-        results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
-        return probing, results, probing.plan(results, self.request.retry_errors)
-
-    def _remaining(self) -> Iterator[str]:
-        _, results, todo = self._probing()
-        yield f"{todo.rows - todo.rows_to_do} of {count_noun(todo.rows, 'measurement')} are in {results.path}"
-
-    def run(self) -> _Result:
-        cells = self.cells
-        if not cells.with_data:
-            raise MissingFile("; ".join(cells.hints()))
-        probing, results, todo = self._probing()
-        check_writable(str(results.path))
-        self.runner.tell(
-            f"{count_noun(len(probing.cells), 'cell')}, {count_noun(todo.rows_to_do, 'measurement')} to run"
-        )
-        if todo.rows_to_do:
-            self.runner.measure(probing, todo, results)
-        numbers = probed(results.path, probing.samples)
-        across = probing.probe.across
-        across = across if across in (*self.item.by, "quantity") else "quantity"
-        smoke = is_smoke(cells.with_data)
-        remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.with_data, "samples at most")]
-        failed = any(numbers["error"].to_pylist())
-        in_percent = any(number.unit == "percent" for number in self.printed)
-        return _Result(
-            page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke),
-            "samples have failed" if failed else "",
-            probe.report_of(numbers, self.item.by, across, in_percent),
-            lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else "", in_percent),
-        )
-
-    def _places(self, probing: Probing, numbers: Table) -> dict[At, Measured]:
-        """Return the means of the quantity that the paper prints, at their places in the layout."""
-        item, computed = self.item, dict[At, Measured]()
-        entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.with_data}
-        for mean in probe.means_of(numbers, item.by) if item.quantity is not None else ():
-            layer = str(mean.keys.get("layer"))
-            if mean.keys["quantity"] == item.quantity and layer in item.only.get("layer", (layer,)):
-                entry = entries[mean.cell]
-                at = tuple(layer if key == "layer" else value for key, value in zip(item.keys, entry.at, strict=True))
-                computed[at] = Measured(
-                    mean.mean, mean.n, failed=mean.blanks, low=mean.low, high=mean.high, differs=entry.differs
-                )
-        return computed

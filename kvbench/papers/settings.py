@@ -14,7 +14,6 @@ from kvbench.config.overrides import Override, parse
 from kvbench.config.sweep import cells_of, verifies
 from kvbench.papers.item import Item
 from kvbench.papers.numbers import At, Placed, kind_of
-from kvbench.probes.run import PREFIX, unless_named
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
 from kvbench.support.errors import MissingFile, UserError
@@ -179,6 +178,12 @@ def merged(
     return Merged(overrides, unless_named(overrides, replacing), replacing)
 
 
+def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) -> list[Override]:
+    """Return the defaults without settings that the overrides set, and without settings of a group that they name."""
+    named = {override.key for override in overrides}
+    return [default for default in defaults if default.key not in named and default.root not in named]
+
+
 def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) -> ItemCells:
     """Return the cells of an item's runs; in a smoke run, other tasks replace the item's if none of them has data.
 
@@ -210,7 +215,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
         unused_here: set[str] = set()
         try:
             results, run_cells = cells_of(
-                [override for override in settings.overrides if not override.key.startswith(PREFIX)], unused_here
+                [override for override in settings.overrides if not item.measures(override.key)], unused_here
             )
         except MissingFile as error:  # a table of heads
             cells.missing[str(error).partition(":")[0]] = error
@@ -225,7 +230,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
         cells.commands.append(tuple(override.canonical for override in used.overrides))
         cells.add(item, run_cells, tuple(used.differences()))
         check_unaltered((entry.cell for entry in cells.with_data), verifies(settings.overrides), lambda text: None)
-    cells.unused = {key for key in unused if item.probe is None or not key.startswith(PREFIX)}
+    cells.unused = {key for key in unused if not item.measures(key)}
     return cells
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvbench.config.sweep import Sweep
-from kvbench.papers.run import Request, RowsElsewhere
+from kvbench.papers.work import Request, RowsElsewhere
 from kvbench.records import Row
 from kvbench.run.launch import Task
 from kvbench.run.launch.slurm import active

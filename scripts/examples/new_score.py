@@ -12,13 +12,13 @@ import torch
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
-from kvbench.conformance.properties import check
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Attention, received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.extras.conformance.properties import check
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec

@@ -64,7 +64,7 @@ def _errors(chunk: Chunk, squared: torch.Tensor, sizes: torch.Tensor) -> torch.T
 def main(samples: int = 12) -> None:
     """Check the score, and compare it with attention on the embedded model."""
     import kvbench
-    from kvbench.conformance.properties import check
+    from kvbench.extras.conformance.properties import check
 
     check(OutputError())
     print("output_error has the properties of a score")

@@ -10,9 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvbench.report.claims.answers import Answers
-from kvbench.report.claims.file import ClaimsFile
-from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
+from kvbench.extras.claims.answers import Answers
+from kvbench.extras.claims.file import ClaimsFile
+from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
 from kvbench.report.compare.compare import Difference
 from kvbench.report.plots import canvas
 from kvbench.report.stats.verdicts import BETTER, WORSE

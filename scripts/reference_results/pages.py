@@ -55,11 +55,11 @@ from statistics import mean
 
 import pyarrow as pa
 
+from kvbench.extras.claims.answers import Answers
+from kvbench.extras.claims.file import ClaimsFile
+from kvbench.extras.claims.page import report_of
 from kvbench.records import Row
 from kvbench.records.rows import Describe, rows_of
-from kvbench.report.claims.answers import Answers
-from kvbench.report.claims.file import ClaimsFile
-from kvbench.report.claims.page import report_of
 from kvbench.report.compare.compare import ALPHA, Difference, compare
 from kvbench.report.compare.paired_rows import Side, pair
 from kvbench.report.formats.emit import emitted

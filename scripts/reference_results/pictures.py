@@ -72,8 +72,8 @@ def draw_all(folder: Path) -> None:
     """Draw every picture into a folder."""
     import pyarrow.parquet as parquet
 
+    from kvbench.extras.probes.plot import draw_probed
     from kvbench.report.plots.plot import plot
-    from kvbench.report.plots.probe import draw_probed
 
     for name, (kind, rows, settings) in PICTURES.items():
         plot(kind, rows, folder / name, settings, print)

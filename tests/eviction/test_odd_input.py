@@ -1,4 +1,4 @@
-"""Odd prompts: a few tokens, equal keys, zeros. `kvbench.conformance` checks more of every policy and score."""
+"""Odd prompts: a few tokens, equal keys, zeros. `kvbench.extras.conformance` checks more of every policy and score."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from tests.arrays import layer_of, random_cache
-from tests.conformance.test_properties import combination as built
+from tests.extras.conformance.test_properties import combination as built
 
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:

@@ -8,9 +8,6 @@ import torch
 
 from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.config.settings import build
-from kvbench.conformance.golden import load
-from kvbench.conformance.golden.case import cache_of, eviction_of
-from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
 from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -18,6 +15,9 @@ from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Phase, Phases, Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention, Cake
+from kvbench.extras.conformance.golden import load
+from kvbench.extras.conformance.golden.case import cache_of, eviction_of
+from kvbench.extras.conformance.golden.compare import compare_steps, steps_after_prompt
 from tests.arrays import random_cache
 from tests.composed import composed
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.babilong.babilong import names_only
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
 from scripts.golden_tasks import ASKED, sha256

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.extras.compactor.compactor import Compactor, Leverage, NonCausal
+from kvbench.extras.conformance.golden.case import make_score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.support.errors import UserError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.dfs_state_query.dfs_state_query import is_right, parsed, state
 from kvbench.tasks.task import Sample
 from scripts.golden_tasks import NODE, STACK, VISITED, sha256

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.graphwalks.graphwalks import at_depth, f1, final_nodes, name, parents
 from kvbench.tasks.task import Sample
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.support.errors import MissingFile

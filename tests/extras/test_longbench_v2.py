@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2, chosen_letter
 from kvbench.models.prompts.prompt import TokensOf, truncate
 from kvbench.tasks.task import InvalidSample, Sample

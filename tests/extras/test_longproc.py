@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.longproc import longproc as metrics
 from kvbench.extras.longproc.countdown import countdown
 from kvbench.extras.longproc.longproc import LongProc

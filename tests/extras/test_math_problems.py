@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.math.math_problems import MathProblems
 from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.mrcr.mrcr import MRCR, grade
 from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 from tests.tasks.scbench.rows import write

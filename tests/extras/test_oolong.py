@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.oolong.oolong import gold, synth_score
 from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 from tests.tasks.scbench.rows import write

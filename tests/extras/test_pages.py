@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.conformance.properties.caches import recorded
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads, SafeguardHeads, SharedHeads, UniformHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, PyramidLayers, UniformLayers
 from kvbench.eviction.budget import FractionBudget, TokenBudget
@@ -23,6 +22,7 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.kvzip import KVzip
+from kvbench.extras.conformance.properties.caches import recorded
 from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.quantized import pack_cache

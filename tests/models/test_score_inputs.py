@@ -16,11 +16,11 @@ from kvbench.cache.shapes import Scores
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.conformance.properties import check
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
+from kvbench.extras.conformance.properties import check
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel

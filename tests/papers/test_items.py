@@ -11,11 +11,11 @@ from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations, options, with_members
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.config.sweep import cells_of
+from kvbench.extras.probes.run import PREFIX
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import item_of, names
 from kvbench.papers.numbers import published
 from kvbench.papers.page import page
-from kvbench.probes.run import PREFIX
 from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}

@@ -10,8 +10,9 @@ from kvbench.cli.paper import PartOfItem, _rows
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.papers.item import item_of, names
-from kvbench.papers.run import Request, RowsElsewhere, sweep_of
+from kvbench.papers.run import sweep_of
 from kvbench.papers.settings import cells_of_item
+from kvbench.papers.work import Request, RowsElsewhere
 from kvbench.records import read_rows
 from kvbench.run.launch import Work
 from kvbench.run.plan import Shard
@@ -31,7 +32,7 @@ def check_commands(name, capsys):
     """The printed lines make the cells of the item, no more and no fewer."""
     cells = set()
     for line in commands(name, capsys):
-        probe = item_of(name).probe
+        probe = item_of(name).member
         assert line[:2] == ["kvbench", "probe" if probe else "run"]
         unused: set[str] = set()
         settings = parse([word for word in line[3 if probe else 2 :] if not word.startswith("probe.")])

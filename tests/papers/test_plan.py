@@ -15,7 +15,7 @@ def planned(name, folder, capsys, *words):
 @pytest.mark.parametrize("name", ["kvzip/head_scores", "caote/table7", "lava/table14"])
 def test_a_probe_is_planned_without_model_and_data(name, tmp_path, capsys):
     plan = planned(name, tmp_path, capsys)
-    assert f"probe {item_of(name).probe}" in plan
+    assert f"probe {item_of(name).member}" in plan
     assert plan.count("kvbench data pull") == 1
     assert list(tmp_path.iterdir()) == []
 

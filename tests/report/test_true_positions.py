@@ -373,7 +373,7 @@ def test_shares_of_heads_are_painted_in_their_squares(beside: Path) -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that `kvbench.report.plots.probe` would save."""
+    """The figures that `kvbench.extras.probes.plot` would save."""
     figures: list[Figure] = []
     monkeypatch.setattr(canvas, "save", lambda figure, out: figures.append(figure))
     return figures

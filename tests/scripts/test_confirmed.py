@@ -11,9 +11,9 @@ import yaml
 from scipy.stats import permutation_test, ttest_1samp
 from statsmodels.stats.multitest import multipletests
 
-from kvbench.report.claims.answers import Answers
-from kvbench.report.claims.file import ClaimsFile
-from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, check
+from kvbench.extras.claims.answers import Answers
+from kvbench.extras.claims.file import ClaimsFile
+from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, check
 
 FOLDER = Path(__file__).parents[2] / "results" / "confirm"
 TEXTS = 320

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.conformance.golden.files import _read
 from kvbench.eviction.scores.head_table import read_head_file
+from kvbench.extras.conformance.golden.files import _read
 from kvbench.extras.gates import gates
 from kvbench.extras.gates.gates import FastKVzip
 from kvbench.extras.servers.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from kvbench.config.compose import options
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
 from kvbench.tasks.task import Sample, Task

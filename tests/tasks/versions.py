@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 from transformers import AutoTokenizer
 
 from kvbench.config.compose import options
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
 from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, runs

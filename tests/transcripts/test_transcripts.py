@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from kvbench.config.compose import options
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.chat import give_arguments
 from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
 from kvbench.tasks.likelihood import Likelihood

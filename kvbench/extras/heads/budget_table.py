@@ -22,11 +22,11 @@ from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.extras.heads.calibration import loaded, prompts_of
+from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.prompts.prompt import ends
 from kvbench.models.repeat import FrozenCacheReader
-from kvbench.probes.scene import Scene
 from kvbench.run.evict_cell import eviction_of
 from kvbench.run.plan import Plan
 from kvbench.run.prefill_job import prefill

@@ -6,14 +6,14 @@ import torch
 
 from kvbench.config.compose import options
 from kvbench.config.settings import build
-from kvbench.conformance.properties.caches import layer_of
 from kvbench.eviction.allocation.layers import entropy
 from kvbench.eviction.evict import rank_layer
 from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
+from kvbench.extras.conformance.properties.caches import layer_of
 from tests.composed import composed, needed
-from tests.conformance.naive import raw_scores
+from tests.extras.conformance.naive import raw_scores
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -9,7 +9,6 @@ import torch
 
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
-from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.allocation.heads import ChunkHeads, SafeguardHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -20,6 +19,7 @@ from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import Cur
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.extras.compactor.compactor import Leverage
+from kvbench.extras.conformance.golden.case import make_score
 from kvbench.extras.gated_chunks.gated_chunks import GatedChunkHeads
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, made_up, sketch

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache
-from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.step import Kind
+from kvbench.extras.conformance.golden.case import make_score
 from kvbench.extras.merging.merging import D2O, CaM, Nearest
 from kvbench.extras.stores.channels import ThinK
 from scripts.golden_apply import FOLDER, SHAPE, chances, made_up

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from kvbench.extras.heads.budget_table import evicted_parts, utilities
+from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.probes.scene import Scene
 from kvbench.run.rows import TimedPrefill
 from scripts.golden_methods import FOLDER
 from scripts.golden_methods import utilities as drawn

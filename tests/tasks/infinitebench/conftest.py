@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.tasks.infinitebench import MEMBERS
 
 PLAIN = "Read {context} then {input} So"

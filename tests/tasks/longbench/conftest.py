@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.tasks.longbench import MEMBERS, LongBenchTask
 
 WITHOUT_INPUT = ("gov_report", "multi_news", "vcsum", "passage_count", "lcc")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ruler"
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.conformance.golden.prompts import task_of
 
 ADD, SUB = "def add(a, b):\n    return a + b", "def sub(a, b):\n    return a - b"
 ANSWERS: dict[str, list[Any]] = {
