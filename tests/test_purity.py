@@ -25,7 +25,6 @@ def test_the_core_knows_nothing_of_hydra_and_registers_nothing_when_imported() -
     """transformers is entered only when a model is loaded. That torch is there shows that the check sees."""
     modules = [
         "eviction.evict",
-        "conformance.golden",
         "models.engine",
         "models.bridge",
         "models.loading.load",

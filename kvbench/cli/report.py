@@ -8,12 +8,11 @@ from typing import Any
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
-from kvbench.cli.terminal import tell, tell_written, warner
+from kvbench.cli.terminal import tell_written, warner
 from kvbench.report.output import FORMATS as TABLES
 from kvbench.report.output import SUFFIXES, check_format
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
-from kvbench.support.quantity import shortened
 
 FORMATS = {"table": (*TABLES, "parquet"), "rows": ("jsonl", "csv", "parquet")}
 """Formats of reports that have not only those of tables, the usual one first."""
@@ -45,11 +44,7 @@ def declare(parser: Parser) -> None:
         "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE)),
         "rows": ("every row, with all of its columns", Words(SELECTION)),
         "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else plots)),
-        **{name: (table.says, _words(table)) for name, table in tables.items()},
-        "html": (
-            "one page that needs no network: a table to sort, trade-offs, samples to read of each cell",
-            Words(f"[samples=20] {SELECTION}", settings=("samples=",)),
-        ),
+        **{name: (table.says, _words(table)) for name, table in tables.items() if not table.flags},
     }
     for name, (description, words) in reports.items():
         verb = parser.add_verb(name, description, words._replace(selects_rows=True))
@@ -66,60 +61,28 @@ def declare(parser: Parser) -> None:
     parser.verbs["table"].add_argument("--mean-over", metavar="questions|contexts", default="questions", help=over)
     triggered = "only the prompts in which the method acted: evicted, packed, pruned, or read less than it holds"
     parser.verbs["table"].add_argument("--triggered", action="store_true", help=triggered)
-    runs = (
-        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that did "
-        "not fail and against the anchor; exit code 5 if the newest run fails"
-    )
-    history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
-    history.add_partial()
-    history.add_argument("--out", metavar="FILE", type=Path, required=True)
-    history.add_argument(
-        "--json", metavar="FILE", type=Path, help="status of every run, and since which run it has failed"
-    )
-    history.add_argument("--junit", metavar="FILE", type=Path, help="one test case per cell of the newest run")
-    history.add_argument("--anchor", metavar="RUN", help="the number or name of the fixed run (1, the oldest)")
-    history.add_argument("--no-fail", action="store_true", help="exit code 0 also if the newest run fails")
+    for name, table in tables.items():
+        if table.flags:
+            table.load().declare(parser.add_verb(name, table.says))
 
 
 def main(flags: argparse.Namespace) -> int:
     """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    warn = warner(flags.partial)
-    if flags.verb == "history":
-        from kvbench.report.compare.gate import FAILED
-        from kvbench.report.html.history import write_history
-        from kvbench.report.stats.verdicts import INCONCLUSIVE
-
-        if not flags.words:
-            raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-        newest = write_history(flags.words, flags.out, warn, flags.json, flags.junit, flags.anchor)
-        if newest.status in (FAILED, INCONCLUSIVE):
-            reasons = [*(newest.findings or ()), *(f"{INCONCLUSIVE}: {text}" for text in newest.open)]
-            tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
-        tell_written(flags.out)
-        return ExitCode.GATE if newest.status == FAILED and not flags.no_fail else ExitCode.OK
-    elif flags.verb == "plot":
+    table = member("report", flags.verb)
+    if table is not None and table.flags:
+        return table.load().main(flags)
+    if flags.verb == "plot":
         from kvbench.report.plots.plot import plot
 
         kind, *words = flags.words or [""]
-        plot(kind, flags.results, flags.out, settings_of(words), warn)
-    elif flags.verb == "html":
-        from kvbench.report.html.page import write_page
-
-        settings = settings_of(flags.words)
-        samples = settings.pop("samples", "20")
-        if not samples.isdecimal():
-            raise UserError(
-                f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds"
-            )
-        write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
+        plot(kind, flags.results, flags.out, settings_of(words), warner(flags.partial))
     else:
-        _print(flags)
+        _print(flags, table)
     tell_written(flags.out)
     return ExitCode.OK
 
 
-def _print(flags: argparse.Namespace) -> None:
-    table = member("report", flags.verb)
+def _print(flags: argparse.Namespace, table: Named | None) -> None:
     keys, words = split_settings(flags.words, table.keys if table else ())
     settings = settings_of(words)
     suffix = flags.out.suffix if flags.out else ""
@@ -144,7 +107,7 @@ def _print(flags: argparse.Namespace) -> None:
         )
         print_table(flags.results, form, out, view, warn, where_of(settings))
     else:
-        from kvbench.report.export import print_rows
+        from kvbench.report.row_formats import print_rows
 
         print_rows(flags.results, form, out, warn, where_of(settings))
 

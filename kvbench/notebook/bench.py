@@ -30,14 +30,11 @@ from kvbench.report.beside import lines_beside
 from kvbench.report.compare.compare import ALPHA, RELEVANT, compare
 from kvbench.report.compare.compare import report_of as report_of_comparison
 from kvbench.report.compare.paired_rows import Side, side
-from kvbench.report.html.page import write_page
 from kvbench.report.plots.plot import figure
 from kvbench.report.selection import Where
 from kvbench.report.tables import table
-from kvbench.report.tables.recommendation import report_of as report_of_recommendation
 from kvbench.support.errors import UserError
 from kvbench.support.named import member
-from kvbench.work.recommend import need_of, recommend
 
 
 class Bench:
@@ -117,9 +114,9 @@ class Bench:
         folder = Path(self._temporary.name) / "results" if results is None else results
         words = words_of({"model": self.model, "results.dir": folder, **settings})
         limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
-        need = need_of({name: str(value) for name, value in limits.items()})
+        need = {name: str(value) for name, value in limits.items()}
         words += task_words(data, words)
-        return NotebookReport(report_of_recommendation(recommend(words, None, need, SCREEN)))
+        return NotebookReport(_code_of("command", "recommend").recommended(words, need, SCREEN))
 
     def __repr__(self) -> str:
         by_name = isinstance(self._given, (str, Path))
@@ -162,7 +159,7 @@ class BenchResult:
 
     def page(self, path: str | Path, samples: int = 20) -> Path:
         """Write the page of `kvbench report html`; returns its path. samples: of each cell, to read."""
-        write_page(self.frame, Path(path), _ignore, samples=samples)
+        _code_of("report", "html").write(self.frame, Path(path), _ignore, samples=samples)
         return Path(path)
 
     def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> NotebookReport:
@@ -199,3 +196,10 @@ def _name(policy: str, score: Any) -> str:
 
 def _ignore(text: str) -> None:
     """Warnings of reports about old, lost or damaged rows: these were just made or checked."""
+
+
+def _code_of(group: str, name: str) -> Any:
+    """Return what an extra brings. Raises UserError where it is not installed."""
+    if (found := member(group, name)) is None:
+        raise UserError(f"no {group} {name}: the extra that brings it is not installed")
+    return found.load()

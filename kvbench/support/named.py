@@ -3,6 +3,7 @@
     says: tokens, seconds and energy
     _target_: package.module.function  # a command, a check: package.module
     keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
+    flags: true  # of a report: its code is a module with `declare` and `main`, as a command's
     heading: Read  # of a command, in `kvbench --help`; without one it is under "More"
     place: 1  # in a list; without one after the others, by name
 
@@ -31,6 +32,7 @@ class Named:
     says: str
     target: str
     keys: Mapping[str, Any]
+    flags: bool | None = None
     heading: str | None = None
     place: int | None = None
 
@@ -73,6 +75,6 @@ def _read(file: Path) -> Named:
     try:
         content = yaml.load(file.read_text("utf-8"), LOADER)
         says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})
-        return Named(file.stem, says, target, keys, content.get("heading"), content.get("place"))
+        return Named(file.stem, says, target, keys, *(content.get(key) for key in ("flags", "heading", "place")))
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{file} is not the file of a {file.parent.name}: it has says: and _target_:") from None

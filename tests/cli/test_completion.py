@@ -94,11 +94,11 @@ def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None
 def test_formats_are_those_that_commands_take() -> None:
     for line, module in {
         "report table": "kvbench.report.tables.table",
-        "report rows": "kvbench.report.export",
+        "report rows": "kvbench.report.row_formats",
         "report efficiency": "kvbench.report.output",
         "report cost": "kvbench.report.output",
         "compare": "kvbench.report.output",
-        "export": "kvbench.report.export",
+        "export": "kvbench.extras.export.export",
         "probe": "kvbench.extras.probes.table",
     }.items():
         rows = line == "report rows"

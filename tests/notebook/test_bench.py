@@ -14,11 +14,11 @@ import torch
 import kvbench
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
+from kvbench.extras.view.page import write_page
 from kvbench.records import read_kept
 from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import sides
 from kvbench.report.formats.emit import emitted
-from kvbench.report.html.page import write_page
 from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
 from tests.models.families import tiny

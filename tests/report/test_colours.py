@@ -125,7 +125,7 @@ def test_what_is_alike_in_grey_has_another_marker() -> None:
 def test_colours_stand_out_on_both_pages(page: str, colours: tuple[str, ...], contrast: float) -> None:
     """WCAG 2.2, 1.4.11: graphical objects have a contrast of 3:1."""
     back = np.array(XYZ)[1] @ linear(page)
-    assert page in (ROOT / "kvbench/report/html/page.css").read_text()
+    assert page in (ROOT / "kvbench/report/formats/page.css").read_text()
     for colour in colours:
         low, high = sorted((back, np.array(XYZ)[1] @ linear(colour)))
         assert (high + 0.05) / (low + 0.05) >= contrast

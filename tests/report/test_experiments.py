@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from kvbench.config.sweep import plan_sweep
 from kvbench.extras.board.ranking import told_apart
 from kvbench.extras.board.submissions import LABELS, read_submissions
+from kvbench.extras.view.history import names
+from kvbench.extras.view.page import cells_data
 from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
+from kvbench.report.charts import names_of
 from kvbench.report.compare.paired_rows import SETTING, Side, pair
 from kvbench.report.compare.survivors import survivors
-from kvbench.report.export import names_of
-from kvbench.report.html.history import names
-from kvbench.report.html.page import cells_data
 from kvbench.report.tables.footprint import footprints
 from kvbench.report.tables.pivot import arrange
 from kvbench.report.tables.summary import summaries

@@ -12,7 +12,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import COLUMNS, Row, read_rows
-from kvbench.report.export import print_rows
+from kvbench.report.row_formats import print_rows
 from kvbench.report.rows import load_table
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import summaries

@@ -9,13 +9,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from kvbench.extras.view.page import write_page
 from kvbench.records import read_rows
 from kvbench.report.compare.compare import compare
 from kvbench.report.compare.compare import report_of as report_of_comparison
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.emit import emitted
 from kvbench.report.frames import RESULTS, frame_of
-from kvbench.report.html.page import write_page
 from kvbench.report.plots.plot import figure
 from kvbench.report.rows import load
 from kvbench.report.selection import NothingSelected

@@ -22,12 +22,13 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, TextArea
 
 from kvbench.extras.efficiency import latency
+from kvbench.extras.probes import plot as probe
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.item import item_of
 from kvbench.papers.numbers import published
 from kvbench.papers.page import page
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.plots import bars, canvas, kept_sets, needle, perplexity, probe, tradeoff
+from kvbench.report.plots import bars, canvas, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.covered import CLOSE, pieces_in_turn, ranks_at_points
 from kvbench.report.plots.request import Request
 from kvbench.support import paths

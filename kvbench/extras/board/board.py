@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from kvbench.extras.board.ranking import LABELS, SIZES, Place, Ranking, rankings
 from kvbench.extras.board.submissions import Submission, read_submissions
 from kvbench.report.compare.gate import Gate
 from kvbench.report.formats.emit import write_report
-from kvbench.report.formats.html import template
+from kvbench.report.formats.html import style, template
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.output import text_to
 from kvbench.report.selection import Where
@@ -86,7 +85,7 @@ def write_board(board: Board, out: Path) -> None:
         raise UserError(f"--out {out}: not a folder that can be written: {error.strerror}") from error
     from markupsafe import Markup
 
-    css = Markup((files("kvbench.report.html") / "page.css").read_text("utf-8"))
+    css = Markup(style())
     leagues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for ranking in board.rankings:
         leagues.setdefault((ranking.model, ranking.moment), []).append(_drawn(ranking))

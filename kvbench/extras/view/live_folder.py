@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from kvbench.extras.view.page import cells_data
 from kvbench.records.columns import empty_table
 from kvbench.records.lines import listed
-from kvbench.report.html.page import cells_data
 from kvbench.report.rows import describer, load_table
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import MissingFile, UserError

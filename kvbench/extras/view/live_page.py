@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvbench.extras.view.history import history_page
 from kvbench.extras.view.live_folder import LiveFolder, Snapshot
+from kvbench.extras.view.page import environments_of, looks_of
 from kvbench.extras.view.query import Query
+from kvbench.extras.view.rendered import rendered
 from kvbench.extras.view.samples import FolderSidecars, Samples
 from kvbench.report.frames import place_of
-from kvbench.report.html.history import history_page
-from kvbench.report.html.page import environments_of, looks_of
-from kvbench.report.html.rendered import rendered
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from kvbench.extras.view.line_index import LineIndex
 from kvbench.extras.view.query import Query
+from kvbench.extras.view.shown_samples import ShownPrompt, sample_data
 from kvbench.records import COLUMNS, KeptSets, PromptRecord, Row
 from kvbench.records.own_lines import are_of, sidecar_of
-from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

@@ -22,7 +22,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from kvbench.extras.view.live_page import LivePage
 from kvbench.extras.view.query import Query
-from kvbench.report.html.rendered import PLOTLY, script_of, text_of
+from kvbench.extras.view.rendered import PLOTLY, script_of, text_of
+from kvbench.report.formats.html import style
 from kvbench.support.errors import MissingFile, UserError
 
 IDLE_SECONDS = 30
@@ -133,7 +134,7 @@ class Server(ThreadingHTTPServer):
     def routes(self) -> Mapping[str, Callable[[str], Answer]]:
         """Return the function of each path; the functions get what follows the ?."""
         fixed = {
-            "/page.css": (CSS, partial(text_of, "page.css")),
+            "/page.css": (CSS, style),
             "/plotly.js": (SCRIPT, partial(text_of, PLOTLY)),
             "/page.js": (SCRIPT, partial(script_of, "page")),
             "/history.js": (SCRIPT, partial(script_of, "history")),

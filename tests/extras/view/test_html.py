@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.view import history
+from kvbench.extras.view.history import names, runs_of, write_history
+from kvbench.extras.view.page import page_of, write_page
+from kvbench.extras.view.rendered import embedded
+from kvbench.extras.view.shown_samples import readable_places
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.html import template
-from kvbench.report.html import history
-from kvbench.report.html.history import names, runs_of, write_history
-from kvbench.report.html.page import page_of, write_page
-from kvbench.report.html.rendered import embedded
-from kvbench.report.html.samples import readable_places
 from kvbench.run.plan import canonical, digest
 from tests.browser import browser, dom_of
 
@@ -630,7 +630,7 @@ def test_templates_print_control_characters_as_escapes(tmp_path, monkeypatch):
 
 
 def test_pages_load_their_libraries_late():
-    program = "import sys, kvbench.papers.page, kvbench.report.html.history; print(*{'jinja2'} & {*sys.modules})"
+    program = "import sys, kvbench.papers.page, kvbench.extras.view.history; print(*{'jinja2'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
 

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from kvbench.extras.view.page import check_page
+from kvbench.extras.view.rendered import rendered
 from kvbench.records import ResultsFolder, Row, read_processes
 from kvbench.records.lines import listed
+from kvbench.report.charts import QUANTITIES, measured, names_of
 from kvbench.report.codes import versions
 from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
-from kvbench.report.export import QUANTITIES, measured, names_of
 from kvbench.report.formats.data import write_json
-from kvbench.report.html.page import check_page
-from kvbench.report.html.rendered import rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.rows import code_reader, describer, load_table
@@ -348,7 +348,7 @@ def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 def history_page(
     sources: Sequence[str], warn: Callable[[str], None], anchor: str | None = None, served: bool = False
 ) -> tuple[list[Run], str]:
-    """Return the runs and their page. `served`: as `kvbench.report.html.rendered.rendered`. Raises what `runs_of`
+    """Return the runs and their page. `served`: as `kvbench.extras.view.rendered.rendered`. Raises what `runs_of`
     raises.
     """
     runs = runs_of(sources, warn, anchor)

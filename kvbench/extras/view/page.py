@@ -1,7 +1,7 @@
 """One self-contained HTML page of a results folder; it needs no network.
 
 The data are one line per cell and, of each, some samples to read. Texts of models, tasks and users may hold anything:
-they travel as data, never as markup (`kvbench.report.html.rendered`), and the page sets them as text only.
+they travel as data, never as markup (`kvbench.extras.view.rendered`), and the page sets them as text only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.extras.view.rendered import rendered
+from kvbench.extras.view.shown_samples import ShownPrompt, sample_data
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, read_sidecar
 from kvbench.records.rows import Describe
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
 from kvbench.report.experiments import Experiments
 from kvbench.report.frames import Source, place_of
-from kvbench.report.html.rendered import rendered
-from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where

@@ -36,7 +36,7 @@ Exit code 4: no row was selected, or with eee none that has a value.
 
 def main(flags: argparse.Namespace) -> int:
     """Export a results folder. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    from kvbench.report.export import export
+    from kvbench.extras.export.export import export
 
     settings = settings_of(flags.words)
     quantity = settings.pop("what", "accuracy")

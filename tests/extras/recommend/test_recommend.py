@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.recommend.recommend import need_of
 from kvbench.records import ResultsFolder
 from kvbench.records.rows import read_rows
-from kvbench.work.recommend import need_of
 
 BASE = "task=ruler/niah_single_1 task.context_length=256 task.max_new_tokens=8 task.samples=12"
 METHODS = "policy=streaming_llm,snapkv budget=0.3 alpha=0.9 loss=40"

@@ -1,7 +1,7 @@
 """A page from its template: as one file with all that it needs, or beside the files that a server has.
 
-``NAME.html.j2`` is the page, ``NAME.js`` its script; ``base.html.j2``, ``page.css``, ``shared.js`` and plotly's library
-belong to all pages. In a page of one file the library is compressed: it would be most of its bytes.
+``NAME.html.j2`` is the page, ``NAME.js`` its script; ``base.html.j2``, ``shared.js``, the style of all pages and
+plotly's library belong to each. In a page of one file the library is compressed: it would be most of its bytes.
 """
 
 import gzip
@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from kvbench.report.colours import COLOURS, DARK
-from kvbench.report.formats.html import template
+from kvbench.report.formats.html import style, template
 
 PLOTLY = "plotly-basic.min.js"
 """The bundle of plotly.js 4.1.1 that has lines, bars and pies: a quarter of the whole, so that a page is small."""
@@ -26,7 +26,7 @@ def rendered(name: str, data: object, served: bool = False, **context: object) -
     """
     from markupsafe import Markup
 
-    inline = {} if served else {"css": text_of("page.css"), "plotly": _compressed(PLOTLY), "script": script_of(name)}
+    inline = {} if served else {"css": style(), "plotly": _compressed(PLOTLY), "script": script_of(name)}
     parts = {part: Markup(text) for part, text in inline.items()}
     page = template(__package__ or "", f"{name}.html.j2")
     return page.render(**context, **parts, name=name, served=served, policy=Markup(POLICY), data=Markup(embedded(data)))

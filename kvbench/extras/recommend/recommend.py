@@ -17,6 +17,7 @@ import numpy as np
 
 from kvbench.config.overrides import format_value, parse
 from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
+from kvbench.extras.recommend.recommendation import Measured, Recommendation, Verdict
 from kvbench.records import Row, file_sizes
 from kvbench.records.row import SHARE
 from kvbench.report.experiments import Experiments
@@ -25,7 +26,6 @@ from kvbench.report.stats.anytime_tests import confidence, more_prompts
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE
-from kvbench.report.tables.recommendation import Measured, Recommendation, Verdict
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory

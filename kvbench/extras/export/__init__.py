@@ -1,0 +1,1 @@
+"""Rows and means for other programs."""

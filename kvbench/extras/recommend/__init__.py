@@ -1,0 +1,1 @@
+"""Methods that are worth it, by prompts and a memory."""
