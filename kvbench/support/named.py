@@ -1,13 +1,11 @@
-"""Commands, reports, plots and checks of conform: each is a file of a group that says what it does and names its code.
+"""Commands, reports, plots, checks and items: a file of a group names the code of each; none is imported to list them.
 
-    says: tokens, seconds and energy
-    _target_: package.module.function  # a command, a check: package.module
-    keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
-    flags: true  # of a report: its code is a module with `declare` and `main`, as a command's
-    heading: Read  # of a command, in `kvbench --help`; without one it is under "More"
-    place: 1  # in a list; without one after the others, by name
-
-Nothing is imported to list them.
+says: tokens, seconds and energy
+_target_: package.module.function  # a command, a check: package.module
+keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
+flags: true  # of a report: its code is a module with `declare` and `main`, as a command's
+heading: Read  # of a command, in `kvbench --help`; without one it is under "More"
+place: 1  # in a list; without one after the others, by name
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,5 @@
 """Tables as one HTML page that needs no network, and the templates of all pages."""
 
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,12 +18,6 @@ def write_html(report: Report, out: TextIO) -> None:
 def fragment(report: Report) -> str:
     """Return the same without head and style, as a part of another page."""
     return _rendered(report, whole=False)
-
-
-@cache
-def style() -> str:
-    """Return the style sheet of all pages."""
-    return (files(__package__ or "") / "page.css").read_text("utf-8")
 
 
 def _rendered(report: Report, whole: bool) -> str:
