@@ -28,9 +28,9 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
+from kvbench.extras.kvpress.press import REFUSED, Press, imported
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.press import REFUSED, Press, imported
 
 ROOT = Path(__file__).resolve().parents[1]
 SIDE = ROOT / "benchmarks" / "ratios" / "press_side.py"

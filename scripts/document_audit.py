@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from kvbench.papers.claims import Audited, audited, claims_of
-from kvbench.papers.printed import SCALES, LinePair, against_own, bests, printed_lines, swaps
-from kvbench.report.audit.pair_tests import ALPHA, p_value
-from kvbench.report.audit.pairs import LEVELS, Pair
-from kvbench.report.audit.table import shown_p
-from kvbench.report.audit.verdicts import Verdict
+from kvbench.extras.audit.pair_tests import ALPHA, p_value
+from kvbench.extras.audit.pairs import LEVELS, Pair
+from kvbench.extras.audit.paper_claims import Audited, audited, claims_of
+from kvbench.extras.audit.printed import SCALES, LinePair, against_own, bests, printed_lines, swaps
+from kvbench.extras.audit.table import shown_p
+from kvbench.extras.audit.verdicts import Verdict
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support import paths
 from kvbench.support.grouped import grouped

@@ -12,6 +12,7 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("--measure estimates the time of --plan: give both flags")
     name, *words = flags.words or [""]
     if name == "list":
-        named = {name: value for name, value in vars(flags).items() if value and (name, value) != ("stale", "stop")}
-        flag_names = [f"--{flag.replace('_', '-')}" for flag in named if flag != "words"]
+        given = {name: value for name, value in vars(flags).items() if value and (name, value) != ("stale", "stop")}
+        flag_names = [f"--{flag.replace('_', '-')}" for flag in given if flag != "words"]
         if words or flag_names:
             raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *flag_names])}")
         from kvbench.cli.list import print_list
@@ -96,7 +97,11 @@ def main(flags: argparse.Namespace) -> int:
         suffixes = {suffix: form for form, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
     if flags.audit:
-        return _audit(name, words, flags)
+        if name in ("", "all") or words or flags.plot:
+            raise UserError(
+                "--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit"
+            )
+        return named("command")["audit"].load().audit_item(name, flags.format, flags.out)
     from kvbench.papers.run import render_all, render_item
     from kvbench.papers.work import Request, RowsElsewhere, Runner
 
@@ -125,19 +130,6 @@ def main(flags: argparse.Namespace) -> int:
     tell_written(flags.out)
     tell_written(flags.plot)
     return ExitCode.OK if complete else ExitCode.INCOMPLETE
-
-
-def _audit(name: str, words: list[str], flags: argparse.Namespace) -> int:
-    """Audit the printed numbers of an item."""
-    from kvbench.papers.audit import audit_of
-    from kvbench.report.formats.emit import write_report
-    from kvbench.support import paths
-
-    if name in ("", "all") or words or flags.plot:
-        raise UserError("--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit")
-    write_report(audit_of(name, paths.papers()), flags.format, flags.out or sys.stdout)
-    tell_written(flags.out)
-    return ExitCode.OK
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ OWED = {
     "kvbench/report/selection.py",
 }
 """Files that still name settings of extras in rows, and scores that have a colour: this list only shrinks."""
-NAMESAKES = {"fp8", "hub", "int4", "int8", "think", "wandb"}
-"""Names that mean other things too: the hub of models, types of numbers, a tag of reasoning, a package."""
+NAMESAKES = {"fp8", "hub", "int4", "int8", "kvpress", "think", "wandb"}
+"""Names that mean other things too: the hub of models, types of numbers, a tag of reasoning, packages."""
 
 
 def words() -> set[str]:

@@ -24,7 +24,7 @@ from kvbench.eviction.scores.head_table import FORMAT, HeadTable
 from kvbench.extras.gates.gates import FastKVzip, KVzap
 from kvbench.extras.heads.triattention import FORMAT as STATISTICS
 from kvbench.extras.heads.triattention import TriAttention
-from kvbench.models.press import Press
+from kvbench.extras.kvpress.press import Press
 from kvbench.report.formats.data import write_csv
 from kvbench.support.errors import UserError
 from kvbench.tasks.data.convert import convert
@@ -96,7 +96,7 @@ def test_answers_that_decide_nothing_are_refused(kvbench: Command, tmp_path: Pat
 @pytest.mark.parametrize("name", ["antigravity.X", "this.Zen", "..", ".Press", "turtledemo.clock.Hand"])
 def test_a_press_comes_from_kvpress_or_a_plugin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
-    monkeypatch.setattr("kvbench.models.press.imported", imported.append)
+    monkeypatch.setattr("kvbench.extras.kvpress.press.imported", imported.append)
     with pytest.raises(UserError, match="allowed: a class of kvpress"):
         Press(name)
     assert not imported

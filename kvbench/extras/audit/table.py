@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kvbench.report.audit.pair_tests import FEWEST, least_correlation, needed, smallest_gain
-from kvbench.report.audit.pairs import LEVELS, Pair, possible_sizes
-from kvbench.report.audit.verdicts import Judged, Verdict, judged
+from kvbench.extras.audit.pair_tests import FEWEST, least_correlation, needed, smallest_gain
+from kvbench.extras.audit.pairs import LEVELS, Pair, possible_sizes
+from kvbench.extras.audit.verdicts import Judged, Verdict, judged
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support.grouped import grouped

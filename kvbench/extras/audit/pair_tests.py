@@ -14,7 +14,7 @@ from functools import lru_cache
 from scipy.optimize import root_scalar
 from scipy.special import betaincinv, ndtr, ndtri
 
-from kvbench.report.audit.pairs import Level, Pair
+from kvbench.extras.audit.pairs import Level, Pair
 from kvbench.report.stats.paired_tests import mcnemar
 from kvbench.report.stats.power import POWER
 

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.papers.claims import Audited, audited, claims_of
-from kvbench.papers.printed import SCALES, against_own, bests, printed_lines, swaps
-from kvbench.report.audit.pair_tests import p_value
-from kvbench.report.audit.pairs import LEVELS
+from kvbench.extras.audit.pair_tests import p_value
+from kvbench.extras.audit.pairs import LEVELS
+from kvbench.extras.audit.paper_claims import Audited, audited, claims_of
+from kvbench.extras.audit.printed import SCALES, against_own, bests, printed_lines, swaps
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -143,7 +143,7 @@ def test_what_cannot_be_audited_is_refused(words: list[str], said: str, capsys: 
 
 
 def test_two_possible_partners_are_refused() -> None:
-    from kvbench.papers.printed import line_pairs
+    from kvbench.extras.audit.printed import line_pairs
 
     lines = printed_lines("obcache", paths.papers())
     with pytest.raises(UserError, match="could be its partner"):

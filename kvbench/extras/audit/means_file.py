@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvbench.report.audit.pairs import OF_POLICIES, OF_SCORES, Pair
-from kvbench.report.audit.scores import Scores, kind_of_longbench, rows_of_longbench, scores_of
-from kvbench.report.audit.table import NEVER, Compared
+from kvbench.extras.audit.pairs import OF_POLICIES, OF_SCORES, Pair
+from kvbench.extras.audit.scores import Scores, kind_of_longbench, rows_of_longbench, scores_of
+from kvbench.extras.audit.table import NEVER, Compared
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.text import closest

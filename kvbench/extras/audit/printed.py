@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
+from kvbench.extras.audit.pairs import OF_POLICIES, OF_SCORES, Pair
+from kvbench.extras.audit.scores import kind_of_longbench, rows_of_longbench, scores_of
 from kvbench.papers.item import is_host
 from kvbench.papers.numbers import WORDS, Arms, arms_of, kind_of
-from kvbench.report.audit.pairs import OF_POLICIES, OF_SCORES, Pair
-from kvbench.report.audit.scores import kind_of_longbench, rows_of_longbench, scores_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
@@ -35,7 +35,7 @@ Condition = Mapping[str, str | Sequence[str]]
 class Prompts:
     """Prompts behind a printed number. n: prompts of a task, None where nobody says it; `supposed` stands in for it.
 
-    scores: as in `kvbench.report.audit.scores`. source: where n is from.
+    scores: as in `kvbench.extras.audit.scores`. source: where n is from.
     """
 
     n: int | None

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kvbench.report.audit.pairs import FACTORS
+from kvbench.extras.audit.pairs import FACTORS
 from kvbench.support.errors import UserError
 from kvbench.tasks.longbench import METRICS
 

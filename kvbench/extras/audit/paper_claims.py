@@ -29,12 +29,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench.papers.printed import FULL, KEYS, Condition, LinePair, PrintedLine, line_pairs, printed_lines
-from kvbench.report.audit.averages import Average, tasks_test
-from kvbench.report.audit.pair_tests import normal_p
-from kvbench.report.audit.pairs import LEVELS, Level, Pair
-from kvbench.report.audit.scores import scores_of
-from kvbench.report.audit.verdicts import Judged, Verdict, judged, verdict, verdict_of_all
+from kvbench.extras.audit.averages import Average, tasks_test
+from kvbench.extras.audit.pair_tests import normal_p
+from kvbench.extras.audit.pairs import LEVELS, Level, Pair
+from kvbench.extras.audit.printed import FULL, KEYS, Condition, LinePair, PrintedLine, line_pairs, printed_lines
+from kvbench.extras.audit.scores import scores_of
+from kvbench.extras.audit.verdicts import Judged, Verdict, judged, verdict, verdict_of_all
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

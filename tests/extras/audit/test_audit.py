@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cli.main import main
-from kvbench.report.audit.averages import Average, tasks_test
-from kvbench.report.audit.means_file import comparisons
-from kvbench.report.audit.pair_tests import least_correlation, needed, p_value, smallest_gain
-from kvbench.report.audit.pairs import LEVELS, Pair, counts, possible_sizes
-from kvbench.report.audit.verdicts import Verdict, decisive, judged, verdict, verdict_of_all
+from kvbench.extras.audit.averages import Average, tasks_test
+from kvbench.extras.audit.means_file import comparisons
+from kvbench.extras.audit.pair_tests import least_correlation, needed, p_value, smallest_gain
+from kvbench.extras.audit.pairs import LEVELS, Pair, counts, possible_sizes
+from kvbench.extras.audit.verdicts import Verdict, decisive, judged, verdict, verdict_of_all
 
 
 def right(b: float, a: float, n: int, prompts: str = "") -> Pair:

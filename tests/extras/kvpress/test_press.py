@@ -20,9 +20,9 @@ from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
+from kvbench.extras.kvpress.press import REFUSED, Press, imported
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.press import REFUSED, Press, imported
 from kvbench.run.memory import hidden_bytes
 from kvbench.run.plan import plan
 from tests import presses
@@ -35,7 +35,7 @@ PLAIN = Policy("plain")
 
 @pytest.fixture(autouse=True)
 def _tests_are_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvbench.models.press.plugin_packages", lambda: ["tests"])
+    monkeypatch.setattr("kvbench.extras.kvpress.press.plugin_packages", lambda: ["tests"])
 
 
 kvpress_only = pytest.mark.skipif(find_spec("kvpress") is None, reason="see docs/reference/presses.md")
@@ -135,7 +135,7 @@ def test_bad_presses_are_refused_before_a_model_is_loaded(press: str, args: tupl
 
 
 def test_the_page_says_why_each_press_is_refused() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "presses.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "presses.md").read_text("utf-8")
     assert [name for name, why in REFUSED.items() if f"| `{name}` | {why} |" not in page] == []
 
 

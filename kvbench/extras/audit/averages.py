@@ -16,8 +16,8 @@ from statistics import fmean
 
 import numpy as np
 
-from kvbench.report.audit.pair_tests import ALPHA, Z_POWER, Z_TEST, binomial_p, normal_p, p_value
-from kvbench.report.audit.pairs import Level, Pair
+from kvbench.extras.audit.pair_tests import ALPHA, Z_POWER, Z_TEST, binomial_p, normal_p, p_value
+from kvbench.extras.audit.pairs import Level, Pair
 from kvbench.report.stats.intervals import student
 from kvbench.report.stats.paired_tests import sign_flip
 from kvbench.support.grouped import grouped

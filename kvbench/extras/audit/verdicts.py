@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvbench.report.audit.averages import Average, TasksTest, tasks_test_of
-from kvbench.report.audit.pair_tests import ALPHA
-from kvbench.report.audit.pairs import LEVELS, Level, Pair
+from kvbench.extras.audit.averages import Average, TasksTest, tasks_test_of
+from kvbench.extras.audit.pair_tests import ALPHA
+from kvbench.extras.audit.pairs import LEVELS, Level, Pair
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvbench.extras.audit.pairs import Pair
+from kvbench.extras.audit.printed import SCALES, LinePair, PrintedLine, across, against_own, bests, printed_lines, swaps
+from kvbench.extras.audit.table import NEVER, Compared, report_of
 from kvbench.papers.item import KEYS, LABEL_HEADS, Item, item_of, method, names_of, printed_name
 from kvbench.papers.numbers import arms_of
-from kvbench.papers.printed import SCALES, LinePair, PrintedLine, across, against_own, bests, printed_lines, swaps
-from kvbench.report.audit.pairs import Pair
-from kvbench.report.audit.table import NEVER, Compared, report_of
 from kvbench.report.formats.table import Report
 from kvbench.support.errors import UserError
 

@@ -1,0 +1,1 @@
+"""Scores of presses of kvpress, and of whoever publishes one."""
