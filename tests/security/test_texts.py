@@ -117,7 +117,7 @@ def test_pages_hold_texts_as_data(kvbench: Command, both: tuple[str, str], tmp_p
         assert kvbench(*command, "--out", str(tmp_path / "page.html")).code == 0
         html = (tmp_path / "page.html").read_text()
         assert "HYPERLINK" in html and "<script>alert" not in html and "<img src=x" not in html
-    script = Path(__file__).parents[2] / "kvbench" / "report" / "html" / "page.js"
+    script = Path(__file__).parents[2] / "kvbench" / "extras" / "view" / "page.js"
     assert "title = plain(first.metric" in script.read_text()  # plotly reads markup in the titles of axes
 
 
