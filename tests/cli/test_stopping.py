@@ -22,7 +22,7 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
     kills: int, kvbench: Command, fork: Fork, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:
     """kill -9 at random moments, once with a torn line on top; the same command goes on each time."""
-    arguments = ("run", *tiny, *CELLS, f"task.samples={100 * kills}")
+    arguments = ("run", *tiny, *CELLS, f"task.samples={50 * kills}")
     draw, have = random.Random(kills), 0
     for number in range(kills):
         killed = fork(*arguments)
