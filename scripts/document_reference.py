@@ -1,9 +1,13 @@
-"""Write pages of docs/reference: every command as its help explains it, every setting, every column of a row.
+"""Write pages of docs/reference: every command as its help explains it, every setting, every column of a row,
+every extra.
 
 python scripts/document_reference.py
 """
 
+import ast
 import os
+from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import get_args
@@ -14,6 +18,8 @@ from kvbench.cli.main import declared
 from kvbench.records import MEASURED, REQUESTED, SCHEMA, WHERE
 from kvbench.records.meanings import MEANINGS
 from kvbench.records.row import TYPES
+from kvbench.support import paths
+from kvbench.support.plugins import groups, items
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = "96"
@@ -111,7 +117,32 @@ def unit_of(column: str) -> str:
     return next((f", {unit}" for end, unit in UNITS.items() if column.endswith(end)), "")
 
 
-PAGES = {"commands.md": commands, "settings.md": settings, "columns.md": columns}
+def extras() -> str:
+    """The page of extras: what each is for, and the names that a command line has from it."""
+    lines = [
+        "# Extras",
+        "What the core does without. An extra is a folder of `kvbench/extras/` with its code and its settings files.\n"
+        "Taken out of the tree, it works as a plugin. The page is generated.",
+        "| extra | for | brings |\n| :-- | :-- | :-- |",
+    ]
+    rows = []
+    for folder in paths.extras():
+        says = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or "").partition("\n\n")[0]
+        rows.append(f"| `{folder.name}` | {' '.join(says.split()).rstrip('.')} | {'; '.join(_brought(folder))} |")
+    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
+
+
+def _brought(folder: Path) -> Iterator[str]:
+    """Each group that an extra adds to, with the names; members of one file are counted."""
+    for group in sorted(groups()):
+        names = [name for name, item in items(group).items() if folder in item.path.parents]
+        benchmarks = Counter(name.partition("/")[0] for name in names)
+        shown = [f"`{name}`" if count == 1 else f"`{name}` ({count})" for name, count in benchmarks.items()]
+        if shown:
+            yield f"{group} {', '.join(shown)}"
+
+
+PAGES = {"commands.md": commands, "settings.md": settings, "columns.md": columns, "extras.md": extras}
 
 
 def main() -> None:
