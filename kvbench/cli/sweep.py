@@ -7,13 +7,12 @@ from functools import partial
 import pyarrow as pa
 
 from kvbench.cli.errors import ExitCode, guarded
-from kvbench.cli.next_command import next_command
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
-from kvbench.support.named import member
+from kvbench.support.named import named
 from kvbench.support.quantity import count_noun
 from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.progress import progress
@@ -56,11 +55,12 @@ def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
     if sweep.part is not None:  # table and logger are of the whole sweep
         _mirror_whole(sweep, logger)
         return code
-    rows = recorded_rows(sweep)
     if not sweep.quiet:
-        print_sweep(sweep, rows)
-        if not sweep.since and (advice := next_command(sweep, rows)):  # the first run in its folder
-            tell(advice)
+        print_sweep(sweep)
+        for hint in named("hint").values() if not sweep.since else ():  # the first run in its folder
+            if advice := hint.load()(sweep, partial(recorded_rows, sweep)):
+                tell(advice)
+    rows = recorded_rows(sweep)
     if not isinstance(logger, NoLogger):
         _mirror(sweep, logger, rows)
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
@@ -86,14 +86,11 @@ def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
         tell(said)
 
 
-def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
-    """Print the table of a sweep, whose rows these are."""
-    if report := member("report", sweep.report):
-        from kvbench.report.formats.emit import write_report
+def print_sweep(sweep: Sweep) -> None:
+    """Print the report of a sweep's rows."""
+    from kvbench.report.formats.text import write_text
 
-        where = {"cell": list(sweep.samples)}
-        write_report(report.load()(sweep.results.path, lambda text: None, where), "text", sys.stdout)
-    else:
-        from kvbench.report.tables.run_table import print_table_of
-
-        print_table_of(rows, sweep.results, sys.stdout)
+    report = named("report")[sweep.report].load()
+    where = {"cell": list(sweep.samples)}
+    rows = partial(recorded_rows, sweep)
+    write_text(report(sweep.results.path, lambda text: None, where, rows=rows), sys.stdout)

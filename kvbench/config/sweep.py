@@ -67,7 +67,7 @@ class Sweep:
 
     @property
     def report(self) -> str:
-        """The report of its tasks; where they have several, the table."""
+        """The report of its tasks; where they have several, the usual one."""
         names = {cell.task.report for cell in self.plan.cells}
         return names.pop() if len(names) == 1 else Task.report
 

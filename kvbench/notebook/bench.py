@@ -35,6 +35,7 @@ from kvbench.report.selection import Where
 from kvbench.report.tables import table
 from kvbench.support.errors import UserError
 from kvbench.support.named import member
+from kvbench.tasks.task import Task
 
 
 class Bench:
@@ -134,14 +135,14 @@ class BenchResult:
     _arguments: Sequence[str] = field(default=())
     _policy: str | Policy = "snapkv"
     _temporary: Any = None
-    _report: str = "table"
+    _report: str = Task.report
 
     def table(self, rows: str | None = None, cols: str | None = None, against: str | None = None) -> NotebookReport:
         """Return the table that `kvbench run` prints. rows, cols: keys of its lines and columns, with commas between.
         against: the policy, or the selection, from which cells that differ beyond chance are marked.
         """
-        if report := member("report", self._report):
-            return NotebookReport(report.load()(self.frame, _ignore))
+        if self._report != Task.report:
+            return NotebookReport(_code_of("report", self._report)(self.frame, _ignore))
         return NotebookReport(table.report_of(self.frame, table.View(rows, cols, against), _ignore))
 
     def tradeoff(self, **settings: str) -> Figure:

@@ -35,7 +35,7 @@ from kvbench.run.stale import SETTLED, Settled, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.named import member
+from kvbench.support.named import named
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Task
 
@@ -222,10 +222,9 @@ class ItemSweep(PrintedNumbers):
                 self.item, self.printed, remarks=[*remarks, protocol(cells.with_data, "repetitions"), OTHER_TIMES]
             )
             selection = {"cell": [cell.id for cell in sweep.plan.cells]}
-            report = member("report", sweep.report)
-            if report is None:
+            if sweep.report == Task.report:
                 raise UserError(f"paper item {self.item.name} takes tasks that measure times")
-            ours = report.load()(sweep.results.path, self.warn, selection)
+            ours = named("report")[sweep.report].load()(sweep.results.path, self.warn, selection)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
             placed_cells = [entry.placed(by_cell) for entry in cells.with_data]

@@ -221,7 +221,7 @@ class Task(TaskSettings, ABC):
     max_new_tokens: int
     procedure: ClassVar[str] = "kvbench.run.answers:Answers"
     """What makes rows of its samples, a `kvbench.run.procedure.Procedure`, as module:class."""
-    report: ClassVar[str] = "table"
+    report: ClassVar[str] = "run"
     """The report that shows its rows after a run."""
     left_out: ClassVar[tuple[str, ...]] = ("samples", "repeats", "root")
     """Fields on which no number of a sample depends."""

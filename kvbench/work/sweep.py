@@ -15,7 +15,6 @@ from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
-from kvbench.report.tables.summary import NEEDED
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Plan, Shard, shards_of
@@ -105,9 +104,9 @@ def _requested(sweep: Sweep) -> dict[str, int]:
     return {cell: samples for cell, samples in sweep.samples.items() if cell in requested}
 
 
-def recorded_rows(sweep: Sweep) -> pa.Table:
-    """Return the rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
-    rows = sweep.rows(NEEDED, keep=True)
+def recorded_rows(sweep: Sweep, columns: Sequence[str] = ()) -> pa.Table:
+    """Return these columns of the rows of a sweep that has ended. Raises as `rows_of`."""
+    rows = sweep.rows(columns, keep=True)
     if lost_rows := sweep.plan.rows - rows.num_rows:
         raise MissingFile(
             f"{sweep.results.path} has lost {count_noun(lost_rows, 'row')} during the run: files were removed, moved "

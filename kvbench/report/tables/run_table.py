@@ -1,29 +1,32 @@
 """The table that a run ends with: one figure per cell, by policy, score and budget."""
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from kvbench.records.rows import Describe, describer_of
-from kvbench.report.formats.emit import write_report
+from kvbench.records.lines import Warn
+from kvbench.records.rows import Describe
 from kvbench.report.formats.table import Report
+from kvbench.report.frames import Source
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import Where
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import arrange
-from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.summary import NEEDED, Summary, summaries
 
+RowsOf = Callable[[Sequence[str]], pa.Table]
+"""Reads these columns of the rows of a run."""
 WIDTH = 100
 """Columns of text that does not go to a terminal."""
 
 
-def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
-    """Write the table of the rows of a run, which were read from `folder` already, as text."""
-    cells, describe = summaries(rows), describer_of(Path(folder))
+def report_of(source: Source, warn: Warn, where: Where | None = None, rows: RowsOf | None = None) -> Report:
+    """Return the table of rows that `rows` reads, or all that `where` selects. Raises as `load_table`."""
+    cells = summaries(load_table(source, NEEDED, warn, where) if rows is None else rows(NEEDED))
+    describe = describer(source)
     tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
-    write_report(Report(warnings=warnings_of(cells, describe), tables=tables, width=WIDTH), "text", out)
+    return Report(warnings=warnings_of(cells, describe), tables=tables, width=WIDTH)
 
 
 def warnings_of(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:

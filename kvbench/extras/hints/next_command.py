@@ -1,13 +1,13 @@
 """The command that a first run leads to: other budgets where the measured one tells nothing, else other methods."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from kvbench.config.overrides import parse
-from kvbench.report.tables.summary import NUMBER, SCORE, Summary, budget_key, summaries
+from kvbench.report.tables.summary import NEEDED, NUMBER, SCORE, Summary, budget_key, summaries
 from kvbench.support.quantity import parse_size
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ METHODS = ("streaming_llm", "h2o", "snapkv")
 """Methods to hold a single one against: by position, by accumulated attention, by the attention of a window."""
 
 
-def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
-    """Why, and the command; None if the sweep's `rows` hold no value of a method that evicts."""
-    cells = [cell for cell in summaries(rows) if cell.mean is not None]
+def next_command(sweep: "Sweep", rows: Callable[[Sequence[str]], pa.Table]) -> str | None:
+    """Return why, and the command; None if the sweep's `rows` hold no value of a method that evicts."""
+    cells = [cell for cell in summaries(rows(NEEDED)) if cell.mean is not None]
     methods = [cell for cell in cells if cell.policy.partition(" ")[0] != "full"]  # with a reader it takes no budget
     if not methods:
         return None

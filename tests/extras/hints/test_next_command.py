@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.next_command import next_command
 from kvbench.config.sweep import plan_sweep
+from kvbench.extras.hints.next_command import next_command
 from kvbench.records import Row
 from tests.cli.conftest import Command
 from tests.embedded import FOLDER
@@ -36,7 +36,7 @@ def rows(*cells: tuple[str, str, float]) -> list[Row]:
 def advice(tmp_path: Path) -> Callable[..., str]:
     """What is said after these rows of a sweep of SnapKV."""
     sweep = plan_sweep(["policy=snapkv", f"results.dir={tmp_path}", "budget=0.1"], lambda _: None)
-    return lambda *cells: next_command(sweep, rows(("full", "1.0", 1.0), *cells)) or ""
+    return lambda *cells: next_command(sweep, lambda _: rows(("full", "1.0", 1.0), *cells)) or ""
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_the_next_command(
 
 def test_nothing_helps_where_the_full_cache_fails(tmp_path: Path) -> None:
     sweep = plan_sweep(["policy=snapkv", f"results.dir={tmp_path}"], lambda _: None)
-    text = next_command(sweep, rows(("full", "1.0", 0.0), ("snapkv", "0.1", 0.0)))
+    text = next_command(sweep, lambda _: rows(("full", "1.0", 0.0), ("snapkv", "0.1", 0.0)))
     assert text and text.startswith("the full cache is at the floor; try another task or model")
-    assert next_command(sweep, rows(("full", "1.0", 0.0))) is None
+    assert next_command(sweep, lambda _: rows(("full", "1.0", 0.0))) is None
 
 
 def test_rows_of_a_server_lead_to_their_page(tmp_path: Path) -> None:
     """Its method is not chosen by `policy=`."""
     words = ["model=endpoint", f"model.path={FOLDER}", "endpoint.url=http://127.0.0.1:9/v1"]
     words += ["endpoint.method=snapkv", "endpoint.budget=256", "task.context_length=512", f"results.dir={tmp_path}"]
-    said = next_command(plan_sweep(words, lambda _: None), rows(("snapkv", "256", 0.0)))
+    said = next_command(plan_sweep(words, lambda _: None), lambda _: rows(("snapkv", "256", 0.0)))
     assert said is not None and "policy=" not in said and "kvbench report html" in said
 
 

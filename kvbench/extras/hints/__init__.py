@@ -1,0 +1,1 @@
+"""The command that a first run leads to."""
