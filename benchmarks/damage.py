@@ -47,7 +47,7 @@ from kvbench.records import (
 from kvbench.records.environment import content_hash
 from kvbench.records.row import SCHEMA, with_checksum
 from kvbench.report.rows import load_table
-from kvbench.run.launch import Job
+from kvbench.run.launch.slurm import Job
 from kvbench.support.errors import MissingFile, UserError
 
 SAMPLES = 12

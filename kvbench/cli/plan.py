@@ -66,7 +66,7 @@ def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.config.sweep import plan_sweep
     from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
-    from kvbench.run.launch import Slurm
+    from kvbench.run.launch.slurm import Slurm
     from kvbench.run.plan_text import submission_text
     from kvbench.work.sweep import logger_of
 

@@ -21,7 +21,7 @@ from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
-from kvbench.run.launch import Launcher
+from kvbench.run.launch.local import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError

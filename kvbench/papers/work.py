@@ -28,7 +28,8 @@ from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
-from kvbench.run.launch import Launcher, Slurm
+from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.slurm import Slurm
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.plan_text import submission_text, total_text
 from kvbench.run.stale import SETTLED, Settled, Stale, settled

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kvbench.config.sweep import Sweep
 from kvbench.papers.work import Request, RowsElsewhere
 from kvbench.records import Row
-from kvbench.run.launch import Task
+from kvbench.run.launch.local import Task
 from kvbench.run.launch.slurm import active
 from kvbench.run.plan import Shard
 from kvbench.work.failures import ExitCode

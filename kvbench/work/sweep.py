@@ -16,7 +16,7 @@ from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.launch import Task, Work
+from kvbench.run.launch.local import Task, Work
 from kvbench.run.plan import Plan, Shard, shards_of
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress

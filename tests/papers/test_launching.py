@@ -14,7 +14,7 @@ from kvbench.papers.run import sweep_of
 from kvbench.papers.settings import cells_of_item
 from kvbench.papers.work import Request, RowsElsewhere
 from kvbench.records import read_rows
-from kvbench.run.launch import Work
+from kvbench.run.launch.local import Work
 from kvbench.run.plan import Shard
 
 WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")

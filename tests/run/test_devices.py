@@ -16,7 +16,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder
-from kvbench.run.launch import Local, Work
+from kvbench.run.launch.local import Local, Work
 from kvbench.run.memory import free_bytes
 
 FIRST, SECOND, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")

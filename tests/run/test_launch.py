@@ -11,9 +11,8 @@ import pytest
 from kvbench.cli.sweep import PartOfSweep
 from kvbench.config.settings import validated
 from kvbench.records import ResultsFolder
-from kvbench.run.launch import Job, Launcher, Local, Slurm, Work, read_jobs
-from kvbench.run.launch.local import devices, worst
-from kvbench.run.launch.slurm import Requeued
+from kvbench.run.launch.local import Launcher, Local, Work, devices, worst
+from kvbench.run.launch.slurm import Job, Requeued, Slurm, read_jobs
 from kvbench.run.plan import Cell, Shard, plan, shards_of
 from kvbench.support.errors import UserError
 from kvbench.work import sweep as work_sweep

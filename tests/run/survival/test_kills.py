@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.run.launch import Local, Work
+from kvbench.run.launch.local import Local, Work
 from kvbench.run.launch.slurm import Requeued
 from kvbench.run.plan import Cell, Shard
 from tests.run.survival.faking import FakeEngine, die_at, fork, go, join, outcomes, recorded_twice
