@@ -1,7 +1,8 @@
 """Golden prompts and scores of tasks, by their authors' code on texts made up here: tests/golden/prompts/NAME.json.
 
 python scripts/golden_tasks.py dfs_state_query FOLDER      a checkout of WeianMao/triattention at c3744ee
-python scripts/golden_tasks.py babilong FOLDER             a checkout of booydar/babilong at 7a6efee
+python scripts/golden_tasks.py babilong FOLDER COPIES      a checkout of booydar/babilong at 7a6efee;
+                                                           tests/extras/babilong_rows.py says what copies are
 python scripts/golden_tasks.py oolong FOLDER               a checkout of abertsch72/oolong at adbf1cb
 python scripts/golden_tasks.py ruler_v2 FOLDER COPIES      a checkout of NVIDIA-NeMo/Skills at 991a743, with inflect,
                                                            editdistance and tenacity; tests/extras/ruler_v2_rows.py says
@@ -163,38 +164,49 @@ def dfs_state_query(folder: Path) -> dict[str, Any]:
     return content
 
 
-def babilong(folder: Path) -> dict[str, Any]:
+def babilong(folder: Path, copies: Path) -> dict[str, Any]:
     """Hashes of prompts with their answers, and whether each of `SENTENCES` is right."""
-    import numpy as np
     import pandas
-    from transformers import AutoTokenizer
 
     pandas.set_option("future.infer_string", False)  # its lines without an answer are None, as before pandas 3
     sys.path.insert(0, str(folder))
-    utils, asked, rated = (import_module(f"babilong.{name}") for name in ("babilong_utils", "prompts", "metrics"))
-    tokenizer = AutoTokenizer.from_pretrained(GOLDEN.parent / "ruler" / "tokenizer")
-    content: dict[str, Any] = {"prompts": []}
+    rated = import_module("babilong.metrics")
+    content: dict[str, Any] = {"prompts": [], "copied": []}
     with tempfile.TemporaryDirectory() as root:
         babilong_rows.write(Path(root))
-        books = [{"text": path.read_text("utf-8")} for path in sorted(Path(root, "pg19").iterdir())]
-        for file, length, seed in (("qa1", 600, 42), ("qa4", 900, 42), ("qa1", 600, 7)):
-            (path,) = Path(root, "babilong", "en-10k").glob(f"{file}_*")
-            questions = utils.TaskDataset(path, max_n_facts=(length - 300) // 8)
-            noise = utils.SentenceSampler(books, tokenizer=tokenizer, shuffle=True, random_seed=seed)
-            mixed = utils.NoiseInjectionDataset(questions, noise, tokenizer, sample_size=length - 300, random_seed=seed)
-            order = list(range(len(mixed)))
-            np.random.seed(seed)
-            np.random.shuffle(order)
-            parts = asked.DEFAULT_PROMPTS[file]
-            texts = []
-            for sample in map(mixed.__getitem__, order):
-                told = tokenizer.decode(sample["input_tokens"]).strip()
-                ask = (sample["question"], parts["examples"], parts["instruction"], parts["post_prompt"])
-                texts.append(asked.get_formatted_input(told, *ask) + tokenizer.decode(sample["target_tokens"]))
-            content["prompts"].append([file, length, seed, len(texts), sha256(texts)])
+        for case in (("qa1", 600, 42), ("qa4", 900, 42), ("qa1", 600, 7)):
+            texts = _babilong_prompts(Path(root), *case)
+            content["prompts"].append([*case, len(texts), sha256(texts)])
+    for case in (("qa1", 1000, 42), ("qa1", 4000, 7), ("qa2", 2000, 42), ("qa4", 1000, 7), ("qa5", 2000, 42)):
+        texts = _babilong_prompts(copies, *case, most=15)
+        content["copied"].append([*case, len(texts), sha256(texts)])
     labels = rated.TASK_LABELS["qa1"]
     content["answers"] = [[text, rated.compare_answers("garden", text, ASKED, labels)] for text in SENTENCES]
     return content
+
+
+def _babilong_prompts(root: Path, file: str, length: int, seed: int, most: int | None = None) -> list[str]:
+    """The official prompts with their answers, of the first `most` questions in their order."""
+    import numpy as np
+    from transformers import AutoTokenizer
+
+    utils, asked = (import_module(f"babilong.{name}") for name in ("babilong_utils", "prompts"))
+    tokenizer = AutoTokenizer.from_pretrained(GOLDEN.parent / "ruler" / "tokenizer")
+    books = [{"text": path.read_text("utf-8")} for path in sorted((root / "pg19").iterdir())]
+    (path,) = (root / "babilong" / "en-10k").glob(f"{file}_*")
+    questions = utils.TaskDataset(path, max_n_facts=(length - 300) // 8)
+    noise = utils.SentenceSampler(books, tokenizer=tokenizer, shuffle=True, random_seed=seed)
+    mixed = utils.NoiseInjectionDataset(questions, noise, tokenizer, sample_size=length - 300, random_seed=seed)
+    order = list(range(len(mixed)))
+    np.random.seed(seed)
+    np.random.shuffle(order)
+    parts = asked.DEFAULT_PROMPTS[file]
+    texts = []
+    for sample in map(mixed.__getitem__, order[:most]):
+        told = tokenizer.decode(sample["input_tokens"]).strip()
+        ask = (sample["question"], parts["examples"], parts["instruction"], parts["post_prompt"])
+        texts.append(asked.get_formatted_input(told, *ask) + tokenizer.decode(sample["target_tokens"]))
+    return texts
 
 
 def oolong(folder: Path) -> dict[str, Any]:
