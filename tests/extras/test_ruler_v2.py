@@ -7,6 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from transformers import AutoTokenizer
 
@@ -15,6 +17,8 @@ from kvbench.extras.ruler_v2.mmlu import ordinal
 from kvbench.extras.ruler_v2.scores import MATCHES, Match, edits
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.support.errors import MissingFile
+from kvbench.tasks.data.convert import convert
+from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.task import Sample
 from scripts.golden_tasks import sha256
 from tests.extras import ruler_v2_rows
@@ -184,6 +188,16 @@ def test_a_row_that_would_change_every_draw_is_refused(
     ruler_v2_rows.write(tmp_path, rows)
     with pytest.raises(ValueError, match=rf"ruler_v2/{file}\.jsonl:4: .*{fault}"):
         list(task_of(f"ruler_v2/{name}", str(tmp_path)).generate(tokens, [0]))
+
+
+def test_files_of_the_hub_become_the_rows_that_are_read(tmp_path: Path) -> None:
+    rows = ruler_v2_rows.made_up()
+    for download in read_lock()["ruler_v2"].downloads:
+        (output,) = download.outputs
+        fetched = tmp_path / "fetched.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows[Path(output.path).stem]), fetched)
+        ((_, made),) = convert(download, fetched, tmp_path)
+        assert [json.loads(line) for line in made.read_text("utf-8").splitlines()] == rows[Path(output.path).stem]
 
 
 def test_a_haystack_needs_documents_of_other_questions(tmp_path: Path, tokens: TokensOf) -> None:
