@@ -1,6 +1,7 @@
 """BABILong against the modules of its authors, run on stories and books made up here (`scripts/golden_tasks.py`)."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.extras import babilong_rows
 from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "babilong.json").read_text("utf-8"))
+COPIES = "KVBENCH_BABILONG"
 LABELS = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 
 
@@ -41,6 +43,17 @@ def test_prompts_are_those_of_its_own_code(
     assert list(task.generate(tokens, [3, 1])) == [samples[1], samples[3]]
     assert all(sample.question.startswith("\n</context>\n\nQuestion: Where is ") for sample in samples)
     assert all(task.score(f"It is the {sample.references[0]}.", sample) == 1.0 for sample in samples)
+
+
+@pytest.mark.skipif(COPIES not in os.environ, reason=f"{COPIES} names no folder with copies of bAbI and PG19")
+@pytest.mark.parametrize(("member", "length", "seed", "number", "digest"), OFFICIAL["copied"])
+def test_real_files_become_the_official_prompts(
+    member: str, length: int, seed: int, number: int, digest: str, tokens: TokensOf
+) -> None:
+    task: Any = task_of(f"babilong/{member}", os.environ[COPIES], context_length=length, seed=seed)
+    samples: list[Sample] = list(task.generate(tokens, range(number)))
+    assert sha256([sample.prompt + sample.references[0] for sample in samples]) == digest
+    assert all(task.score(f"{sample.references[0]}.", sample) == 1.0 for sample in samples)
 
 
 @pytest.mark.parametrize(("answer", "right"), OFFICIAL["answers"])

@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, runs
+from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, ruler_v2_rows, runs
 from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
@@ -132,6 +132,7 @@ def made_up(root: Path) -> None:
     nolima.write(root)
     helmet_rows.write(root)
     longproc_rows.write(root)
+    ruler_v2_rows.write(root, ruler_v2_rows.made_up())
     for needles in (2, 4, 8):
         for part in range(2):
             scbench.write(root, f"mrcr/{needles}needle_{part}", mrcr_row(part))

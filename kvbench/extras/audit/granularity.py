@@ -39,7 +39,7 @@ ROWS = {
 """Rows of InfiniteBench's tasks that are right or wrong, as its README lists them."""
 RIGHT_OR_WRONG = re.compile(
     "string_match_part|nolima_contains|needle_inclusion|repoqa_pass_at_1|longbench_v2_letter|boxed_value"
-    "|babilong_match|dfs_state_match|graphwalks_exact"
+    "|babilong_match|dfs_state_match|graphwalks_exact|ruler_v2_multichoice"
     "|kvzip_(inclusion|first_line|exact|option|solution)"
 )
 """Other metrics whose scores are 0 or 1."""

@@ -1,1 +1,1 @@
-"""RULER v2: numbers of a key among as many others of the same form."""
+"""RULER v2: numbers of a key, questions of MMLU and documents of HotpotQA among others of their kind."""

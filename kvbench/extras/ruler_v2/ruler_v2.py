@@ -1,89 +1,87 @@
-"""The two tasks of RULER v2 that need no data. https://github.com/NVIDIA-NeMo/Skills, branch chsieh/ruler2, at 991a743
+"""Common parts of the tasks of RULER v2. https://github.com/NVIDIA-NeMo/Skills, branch chsieh/ruler2, at 991a743
 
-    Some special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you ...
-    One of the special magic numbers for bitter-moth is: 4083993832.
-    ...
-    What are all the special magic numbers for lucid-barn mentioned in the provided text? The special magic numbers for
-    lucid-barn mentioned in the provided text are
-
-Prompts follow nemo_skills/dataset/ruler2/prepare_niah.py, with the arguments of prepare.py and the same draws.
+Prompts follow nemo_skills/dataset/ruler2/prepare_*.py, with the arguments of prepare.py and the same draws.
 """
 
 import random
-from collections.abc import Collection, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Literal, TypeVar
 
+from kvbench.extras.ruler_v2.scores import MATCHES, Match
 from kvbench.support.errors import UserError
-from kvbench.tasks.ruler.haystack import inserted
-from kvbench.tasks.ruler.niah import ANSWER_PREFIX, NEEDLE, QUESTION
-from kvbench.tasks.ruler.task import (
-    CountTokens,
-    DoesNotFit,
-    Prompt,
-    bisected_by_rate,
-    fitting,
-    in_sequence,
-    string_match_all,
-)
-from kvbench.tasks.ruler.words import keys
-from kvbench.tasks.task import Sample, Task, require_positive
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
+from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, in_sequence
+from kvbench.tasks.task import Sample, Task, require_positive, require_samples
 
-CONTEXT = (
-    "{some} special magic {kind} {are} hidden within the following text. Make sure to memorize {them}."
-    " I will quiz you about the {kind} afterwards.\n{haystack}"
-)
-ONE = {"some": "A", "kind": "number", "are": "is", "them": "it"}
-SEVERAL = {"some": "Some", "kind": "numbers", "are": "are", "them": "them"}
-DIGITS = 10
-STEP = 5
-"""Lines that the haystack has at least, and fewer that it has after a prompt that is too long."""
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RulerV2(Task):
-    """The numbers of one key in a haystack of such lines, in which each key has `num_values` numbers.
+    """A task of RULER v2: something is found by its number, or by what it says, among others of its kind.
 
-    - Protocol: `prepare_niah.py` of RULER v2 with the arguments of `prepare.py`: keys of an adjective and a noun,
-      numbers of ten digits, samples from one generator with seed 42; officially 100 of them.
+    - Protocol: `prepare_niah.py`, `prepare_mmlu.py` and `prepare_qa.py` of RULER v2 with the arguments of `prepare.py`.
+      Samples come from one generator with seed 42, officially 100 of them. `basic` asks for numbers of ten digits by
+      keys of an adjective and a noun. `mk_niah` and `mv_niah` ask for a question of MMLU by its number of seven digits,
+      which one question has (mk) or four have (mv). `qa` asks for documents of HotpotQA or for an answer.
     - Length: `task.context_length` counts the prompt alone, as officially. The tokens of a chat template and of the
       answer come on top: leave room for them in models that read no more.
-    - Split: after the haystack. The beginning of the answer is part of the question, as officially, also in a chat.
-    - Source: generated. Keys come from wonderwords 2.2.0; `prepare.py` installs the newest release, whose words may be
-      others.
-    - Metric: `match_type=all` of `eval_ruler2`: for each number 1 if the answer contains it, else 1 less the word error
-      rate, if that is more; then the mean. A number is one word, so the second is never more than the first.
-    - Traps: `ruler/niah_multikey_2` and `ruler/niah_multivalue` are others: their numbers have seven digits, and the
-      second hides them in essays. The branch of RULER v2 scores what follows the last `Answer:` of an answer; the main
-      branch scores all of it, as here.
-    - Differences: answers have 128 tokens here, and no limit officially. If the smallest haystack is too long, it is
-      drawn again up to 100 times. The other ten tasks, of questions of MMLU and documents of HotpotQA, are not here.
+    - Form: `task.form=instruct` as in `prepare.py`; `base` is its form for base models, whose prompts end with the
+      beginning of the answer. That beginning is part of the question, as officially, also in a chat. `basic` always
+      has one.
+    - Split: after the haystack. The five solved examples of `mk_niah_medium` and `mk_niah_hard` come after it.
+    - Source: `basic` is generated, with keys of wonderwords 2.2.0; `prepare.py` installs the newest release, whose
+      words may be others. `mk_niah` and `mv_niah` ask for test questions of `cais/mmlu` among questions of its
+      auxiliary training set, `qa` asks questions of HotpotQA's validation set (distractor setting) among documents of
+      its training set.
+    - Metric: what follows the last `Answer:` of an answer is scored (`eval_ruler2`). A reference counts 1 if that
+      contains it, else 1 less the word error rate, if that is more. `ruler_v2_all` is the mean over references,
+      `ruler_v2_2steps` the same for what follows the last empty line, `ruler_v2_part` the best reference.
+      `ruler_v2_multichoice` is whether the last box has the right letter (`eval_mcq`).
+    - Traps: `ruler/niah_multikey_2` and `ruler/niah_multivalue` are others than `basic`: their numbers have seven
+      digits, and the second hides them in essays. The main branch of the repository scores all of an answer, and
+      accepts small letters. MMLU and HotpotQA are known to models. `qa_easy` is right with the number of one of the
+      documents that the question needs.
+    - Differences: answers have a limit here, and none officially. If the smallest haystack is too long, it is drawn
+      again up to 100 times. The documents of HotpotQA stand in the order in which they come first; officially it
+      differs from run to run (docs/reference/disagreements.md#where-paper-and-code-disagree).
     """
 
     name: str
-    num_values: int
     context_length: int = 4096
     samples: int = 50
     seed: int = 42
-    max_new_tokens: int = 128
-    version = "ruler_v2-991a743.1"
-    metric = "string_match_all"
+    max_new_tokens: int
+    version = "ruler_v2-991a743.2"
+    _unit = "lines"  # of the haystack's size, for messages
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "num_values", "context_length", "samples", "max_new_tokens")
-        if self.num_values > self._step:
-            raise UserError(
-                f"task.num_values={self.num_values} of {self.name}: at most {self._step} needles fit the smallest "
-                f"haystack at task.context_length={self.context_length}"
-            )
+        require_positive(self, "context_length", "samples", "max_new_tokens")
 
     @property
+    @abstractmethod
+    def match(self) -> Match:
+        """How an answer is compared with the references."""
+
+    @property
+    @abstractmethod
     def _step(self) -> int:
-        return STEP if self.context_length < 4096 else max(STEP, self.num_values)
+        """Size of the smallest haystack, and what a prompt that is too long loses."""
+
+    @abstractmethod
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+        """Yield prompts in the official order of draws. Raises DoesNotFit."""
+
+    @property
+    def metric(self) -> str:
+        return f"ruler_v2_{self.match}"
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return string_match_all(prediction, sample.references)
+        return MATCHES[self.match](prediction, sample.references)
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
         """As `Task.generate`. All samples come from one generator in sequence, so that earlier ones are drawn too."""
@@ -94,41 +92,56 @@ class RulerV2(Task):
         except DoesNotFit as error:
             raise UserError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: the smallest haystack has "
-                f"{self._step} lines, with which prompts have up to {error.longest} tokens: use more"
+                f"{self._step} {self._unit}, with which prompts have up to {error.longest} tokens: use more"
             ) from None
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
-        """Yield an endless sequence of prompts, in the official order of draws. Raises DoesNotFit."""
-        draw, step, room = partial(self._draw, random.Random(self.seed)), self._step, self.context_length
-        size = bisected_by_rate(draw, count_tokens, step, room, room)
-        while True:
-            yield fitting(draw, count_tokens, size, step, room, self.num_values)
 
-    def _draw(self, rng: random.Random, size: int) -> Prompt:
-        """Draw a prompt with `size` lines besides the needles."""
-        key, values = rng.choice(keys()), tuple(_number(rng) for _ in range(self.num_values))
-        needles = [_line(key, value) for value in values]
-        random.Random(self.seed).shuffle(needles)  # a fresh generator each time: always the same permutation
-        if self.num_values == 1:
-            lines = [_line(rng.choice(keys()), _number(rng)) for _ in range(size)]
-        else:
-            numbers = [_number(rng) for _ in range(size)]
-            others = [rng.choice(keys()) for _ in range(-(-size // self.num_values))] * self.num_values
-            lines = [_line(other, number) for other, number in zip(others, numbers, strict=False)]
-            rng.shuffle(lines)
-        text = "\n".join(inserted(needles, lines, rng))
-        rng.sample(range(1), 1)  # which key is asked for
-        words = ONE if self.num_values == 1 else SEVERAL
-        question, prefix = QUESTION, ANSWER_PREFIX
-        if self.num_values == 1:
-            question, prefix = QUESTION.replace("are all", "is"), ANSWER_PREFIX.replace("are", "is")
-        named = {"kind": words["kind"], "query": key}
-        return Prompt(CONTEXT.format(**words, haystack=text), question.format(**named), prefix.format(**named), values)
+@dataclass(frozen=True, kw_only=True)
+class AskedRows(FromFiles, RulerV2):
+    """A task of RULER v2 that asks for rows of the first of its files."""
+
+    form: Literal["instruct", "base"] = "instruct"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limit_samples(self, self._available)
+
+    def _available(self) -> int:
+        """How many samples there are."""
+        return jsonl.count(self.root, self.files[0])
+
+    def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
+        require_samples(self, indices, self._available())
+        yield from super().generate(count_tokens, indices)
 
 
-def _number(rng: random.Random) -> str:
-    return str(rng.randint(10 ** (DIGITS - 1), 10**DIGITS - 1))
+def drawn_number(rng: random.Random, digits: int = 7) -> str:
+    """Return a number of so many digits."""
+    return str(rng.randint(10 ** (digits - 1), 10**digits - 1))
 
 
-def _line(key: str, value: str) -> str:
-    return NEEDLE.format(kind="numbers", key=key, value=value)
+def drawn_places(rng: random.Random, available: int, number: int, size: int) -> list[int]:
+    """Return the places of `size` of `number` things, each as often as `available` ones must come to be enough."""
+    repeats = max(1, -(-size // available))
+    return [place // repeats for place in rng.sample(range(number * repeats), size)]
+
+
+def reader(read: Callable[[jsonl.Row], Value]) -> Callable[[str | None, str], tuple[Value, ...]]:
+    """Return a cached reader of a file: `read` of each row, of which there is at least one.
+
+    The reader raises UserError for a row that `read` refuses: another number of rows would change every draw.
+    """
+
+    @remembered
+    def values(root: str | None, name: str) -> tuple[Value, ...]:
+        found = list[Value]()
+        for line in jsonl.rows(root, name):
+            try:
+                found.append(read(line.read()))
+            except ValueError as error:
+                raise UserError(f"{line.place}: {error}") from None
+        if not found:
+            raise UserError(f"{find(root, name)} has no rows")
+        return tuple(found)
+
+    return values
