@@ -3,7 +3,7 @@
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
-from kvbench.eviction.scores.score import ContextRepetition, Score
+from kvbench.eviction.scores.score import ContextRepetition, Score, Summed
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.holder import Held, Holder
@@ -37,7 +37,7 @@ class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
     prompt: one of the prompts that share the context. rankings: of policies that rank alike and a score, whatever the
-    budget; the newest `most_rankings` of them.
+    budget; the newest `most_rankings` of them. summed: seconds of scores over all queries, made with the prefill.
     """
 
     cache: KVCache
@@ -46,6 +46,7 @@ class SharedPrefill:
     rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
     most_rankings: int = sys.maxsize
     repeated: dict[ContextRepetition, tuple[KVCache, float]] = field(default_factory=dict)
+    summed: Mapping[Summed, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,8 @@ def ranked(
         except ValueError:
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
-        seconds = clock(model) - start
+        full = score, eviction.policy.reduce, eviction.policy.skipped
+        seconds = clock(model) - start + (shared.summed.get(full, 0.0) if policy.window == "all" else 0.0)
         shared.rankings |= {(policy, score): (each, seconds) for policy, each in zip(policies, rankings, strict=True)}
     return shared.rankings[policy, score]
 

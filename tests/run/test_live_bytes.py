@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.cache import attention
-from kvbench.cache.attention import CHUNK_LOGITS, logits_by_chunk
+from kvbench.cache.attention import CHUNK_LOGITS, COLUMN_CHUNK, OBSERVED_ROWS, logits_by_chunk
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
 from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import TokenBudget
@@ -73,6 +73,24 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
     _, every = prefilled(engine, 4 * engine.prefill_chunk, 4 * engine.prefill_chunk)
     pass_of_all = prefilled(engine, engine.prefill_chunk, engine.prefill_chunk)[1].peak
     assert every.peak < 4 * engine.prefill_chunk * PAIR * LAYERS + recorded + pass_of_all
+
+
+def test_scores_over_all_queries_hold_those_of_one_layer_and_pass(engine: Engine) -> None:
+    """In blocks and in one pass: sums, and the logits of a chunk. Recorded queries of three layers take 774 MiB."""
+    tokens, request = 4 * engine.prefill_chunk, (Attention(), "sum", 0)
+    sums, chunk = LAYERS * HEADS * GROUP * tokens * 4, OBSERVED_ROWS * COLUMN_CHUNK * HEADS * GROUP * 4
+    queries = HEADS * GROUP * tokens * (2 * HEAD_DIM * 2 + 4)
+    for block in (engine.prefill_chunk, tokens):
+        peaks = []
+        for windows, summed in ((set[int](), ()), (set[int](), (request,)), ({tokens}, ())):
+            with LiveBytes() as memory:
+                full = engine.prefill(torch.arange(tokens) % 90, windows, block=block, summed=summed)
+            peaks.append(memory.peak)
+            del full
+        nothing, over_all, recorded = peaks
+        assert nothing < over_all < nothing + sums + chunk
+        assert recorded - over_all > (LAYERS - 1) * queries
+    assert over_all == nothing + sums  # in one pass nothing else is held at its peak
 
 
 def test_a_layer_is_scored_in_few_chunks() -> None:

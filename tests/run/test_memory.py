@@ -32,13 +32,12 @@ from kvbench.run import evict_cell, memory, prefill_job
 from kvbench.run.memory import (
     cell_bytes,
     halve_on_oom,
-    memory_of,
-    memory_text,
     out_of_memory,
     rankings_of,
     split_to_fit,
 )
 from kvbench.run.plan import plan
+from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
 from tests.embedded import HEAD_DIM, KV_HEADS, LAYERS, QUERY_HEADS
@@ -302,7 +301,7 @@ def test_the_embedded_model_is_planned_without_transformers() -> None:
     code = f"""
 import sys
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.memory import full_bytes
+from kvbench.run.plan_memory import full_bytes
 assert full_bytes(ModelSpec("reference"), 512) == {expected}
 assert "transformers" not in sys.modules
 """
