@@ -20,11 +20,12 @@ from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import ContextRepetition, Score, Summed
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.decode.holder import Held, Holder
+from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
+from kvbench.run.memory import is_copied_later
 from kvbench.run.plan import Cell
 from kvbench.run.rows import EvictionResult
 
@@ -127,7 +128,7 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
         seconds = repeat_seconds + ranking_seconds
     start = clock(model) if copy else time.perf_counter()
     decision = eviction.decide(full, rankings)
-    if not copy and _is_copied_later(cell):
+    if not copy and is_copied_later(cell):
         cut = CutCache(full, decision.kept, decision.lengths)
         return Evicted(cell, cut, decision.kept, seconds + time.perf_counter() - start)
     cache, incremental = eviction.evict(full, decision), None
@@ -139,15 +140,6 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
         cache = model.engine.re_rotation.begin(cache)
     held, end = cell.held.hold(cache), clock(model) if copy else time.perf_counter()
     return Evicted(cell, held, decision.kept, seconds + end - start, incremental)
-
-
-def _is_copied_later(cell: Cell) -> bool:
-    """Return whether a decode batch copies what the cell keeps as it lies in the full cache, and nothing else reads
-    it.
-    """
-    changed = cell.policy.steps or cell.policy.positions == "cache" or cell.schedule.decode_every is not None
-    own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
-    return not changed and not own
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:

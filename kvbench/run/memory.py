@@ -16,6 +16,7 @@ import torch
 from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.eviction.policy import ASSUMED_QUESTION, Layout, Policy
 from kvbench.eviction.scores.score import Score, Summed, row_term_of
+from kvbench.models.decode.holder import Holder
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.load import config_of
@@ -48,7 +49,15 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     policy = cell.policy.resolve(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
-    return cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
+    held = cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
+    return held - copies * kept * pair_bytes if is_copied_later(cell) else held
+
+
+def is_copied_later(cell: Cell) -> bool:
+    """Return whether a decode batch alone reads, and copies, what the cell keeps as it lies in the full cache."""
+    once = cell.schedule.decode_every is cell.schedule.prefill_block is None
+    own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
+    return once and not (own or cell.policy.steps or cell.policy.positions == "cache")
 
 
 def observed_rows(
@@ -109,8 +118,7 @@ def reads_at_once(engine: Engine, tokens: int, rows: int, sums: int) -> bool:
     """
     if not engine.gpus or tokens <= engine.prefill_chunk:
         return False
-    if engine.counters.room is None:
-        engine.counters.room = free_bytes(engine.gpus)
+    engine.counters.room = engine.counters.room or free_bytes(engine.gpus)
     config, dtype = engine.model.config, engine.model.dtype
     pair, of_queries = (bytes_of_token(config, dtype, layout) for layout in ("kv_heads", "query_heads"))
     layers = of_queries // (2 * cache_heads(text_config(config))[1] * dtype.itemsize)  # times query heads

@@ -1,6 +1,7 @@
 """Memory that a plan tells before anything runs: the caches of a prompt's cells, and what chooses what they keep."""
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,12 +9,21 @@ from functools import lru_cache
 
 import torch
 
+from kvbench.cache.attention import CHUNK_LOGITS, COLUMN_CHUNK, OBSERVED_ROWS
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, sliding_windows
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.lengths import lengths_of
-from kvbench.run.memory import RANKED, cell_bytes, observed_rows, rankings_of, text_and_dtype
+from kvbench.run.memory import (
+    HIDDEN,
+    RANKED,
+    activations,
+    cell_bytes,
+    observed_rows,
+    rankings_of,
+    text_and_dtype,
+)
 from kvbench.run.plan import Cell, PrefillGroup
 
 MIB = 2**20
@@ -24,26 +34,40 @@ class Memory:
     """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
     and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
     layers, of the prompt, of each cell, and of each row of a batch, padded to `model.max_batch` (a CPU may need
-    some more). reading: where the cell evicts block by block, what its cache holds at most meanwhile, instead of the
-    full one.
+    some more). a_pass: what a pass over the prompt holds besides. reading: where the cell evicts block by block, what
+    its cache holds at most meanwhile, instead of the full one.
     """
 
     full: int
     cells: tuple[int, ...]
-    scoring: int
+    recorded: int
+    rankings: int
     states: int
+    a_pass: int
     reading: int | None = None
 
     @property
+    def scoring(self) -> int:
+        """What is recorded and ranked."""
+        return self.recorded + self.rankings
+
+    @property
     def total(self) -> int:
+        """While the cells are decoded."""
         caches = self.full + sum(self.cells) if self.reading is None else max(self.reading, *self.cells)
         return caches + self.scoring + self.states
 
+    @property
+    def peak(self) -> int:
+        """The most at a time, beside the weights: while the prompt is read, or while the cells are decoded."""
+        caches, ranked = (self.full, 0) if self.reading is None else (self.reading, self.rankings)
+        return max(caches + ranked + self.recorded + self.states + self.a_pass, self.total)
 
-def memory_of(group: PrefillGroup) -> Memory | None:
+
+def memory_of(group: PrefillGroup, at_once: int = Engine.prefill_chunk) -> Memory | None:
     """Return the bytes of the caches of a prompt: of the longest one, where texts have their own lengths.
 
-    None for texts, whose caches never hold everything, and for timed batches.
+    at_once: tokens of a pass. None for texts, whose caches never hold everything, and for timed batches.
     """
     lengths = lengths_of(group)
     if lengths is None:
@@ -56,24 +80,41 @@ def memory_of(group: PrefillGroup) -> Memory | None:
         (cell,) = group.cells
         held_pairs = min(tokens, cell.policy.resolve(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
         copies = group_size if cell.policy.layout == "query_heads" else 1
-        reading, scoring = copies * held_pairs * full // tokens, copies * held_pairs * heads * RANKED
+        reading, scoring = copies * held_pairs * full // tokens, (0, copies * held_pairs * heads * RANKED)
     else:
         scoring = scoring_bytes(group.cells, tokens, full, heads, group_size)
     largest = tuple(sorted(sizes, reverse=True)[: group.model.max_batch])
     states = (1 + len(largest) + group.model.max_batch) * state_bytes_of(group.model)
-    return Memory(full, largest, scoring, states, reading)
+    a_pass = pass_bytes(group.cells, tokens, min(tokens, block or at_once))
+    return Memory(full, largest, *scoring, states, a_pass, reading)
 
 
-def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, group_size: int) -> int:
-    """Return bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, of
-    scores over all queries, and of the rankings. full, heads, group_size: as `full_bytes` returns them.
+def pass_bytes(cells: Sequence[Cell], tokens: int, at_once: int) -> int:
+    """Return bytes that a pass over `at_once` tokens of a prompt holds beside what stays: its activations, or a part of
+    them with the logits of the observed queries over a chunk of keys.
+    """
+    text, dtype = text_and_dtype(cells[0].model)
+    (kv_heads, head_dim), heads = cache_heads(text), text.num_attention_heads
+    recorded = [observed_rows(cell, 0, tokens) for cell in cells] if cells[0].schedule.prefill_block is None else []
+    summed, width = any(each for _, each in recorded), max(text.hidden_size, heads * head_dim)
+    rows = min(at_once, OBSERVED_ROWS, max((tokens if summed else 0, *(max(rows, default=0) for rows, _ in recorded))))
+    columns = min(tokens, max(COLUMN_CHUNK, CHUNK_LOGITS // max(1, heads * rows)))
+    observing = HIDDEN * width * at_once * dtype.itemsize + 4 * heads * rows * (columns + head_dim)
+    if summed and at_once < tokens:  # a score reads keys and values of a layer so far
+        observing += 2 * kv_heads * head_dim * tokens * dtype.itemsize
+    return max(activations(text, dtype, at_once), observing if rows else 0)
+
+
+def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, group_size: int) -> tuple[int, int]:
+    """Return bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and
+    of scores over all queries; and of the rankings. full, heads, group_size: as `full_bytes` returns them.
     """
     recorded = [observed_rows(cell, 0, tokens) for cell in cells]
     rows = sum(set[int]().union(*(rows for rows, _ in recorded)))
     over_all = {each for _, each in recorded} | {cell.score.inputs.repeat for cell in cells}
     sums = 4 * heads * tokens * len(over_all - {None})
     count, ranking_bytes = rankings_of(cells, tokens, heads, group_size)
-    return group_size * (rows * (full // tokens + 4 * heads) + sums) + count * ranking_bytes
+    return group_size * (rows * (full // tokens + 4 * heads) + sums), count * ranking_bytes
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -94,7 +135,10 @@ def memory_text(group: PrefillGroup) -> str | None:
     if (hidden := hidden_bytes(group)) is not None:
         held, computed = (number / MIB for number in hidden)
         sizes += f"; hidden states {held:.1f} MiB, computed from them by scores at most {computed:.1f} MiB"
-    return f"memory: {sizes}; plus weights and activations"
+    whole = memory_of(group, sys.maxsize)
+    assert whole is not None
+    at_once = f" ({whole.peak / MIB:.1f} MiB read in one pass)" if whole.peak > memory.peak else ""
+    return f"memory: {sizes}; at its peak {memory.peak / MIB:.1f} MiB beside the weights{at_once}"
 
 
 def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:

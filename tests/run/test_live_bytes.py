@@ -121,7 +121,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
     memory.reset()
     number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)
     assert number == 1
-    planned = FULL + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
+    planned = FULL + BUDGET * LAYERS * PAIR + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
     eviction, before = Eviction(policy, cell.score, cell.budget), memory.live - FULL
     memory.kept = HEADS * (BUDGET - policy.protected)
     with memory, torch.inference_mode():
