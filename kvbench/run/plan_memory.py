@@ -48,7 +48,7 @@ class Memory:
 
     @property
     def scoring(self) -> int:
-        """What is recorded and ranked."""
+        """Bytes that are recorded and ranked."""
         return self.recorded + self.rankings
 
     @property
