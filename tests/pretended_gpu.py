@@ -475,6 +475,7 @@ class PretendedGpu:
             "is_bf16_supported": True,
             "current_stream": Stream(),
             **dict.fromkeys(("synchronize", "empty_cache", "set_device", "_lazy_init", "init")),
+            "set_per_process_memory_fraction": None,
             **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), 0),
         }
         return {name: lambda *_, _value=value, **__: _value for name, value in constants.items()} | {

@@ -22,13 +22,12 @@ COLUMN_CHUNK = 1024
 CHUNK_LOGITS = 2**23
 """Logits of such a chunk on a GPU, where many small chunks are many launches: 32 MiB in float32, of which a score holds
 several at a time, less than one layer of an 8B model at 128K tokens (`tests/run/test_live_bytes.py`)."""
-
+OBSERVED_ROWS = 4096
+"""Rows whose logits over such a chunk a GPU holds at a time: half a gibibyte for 32 heads."""
 MASKED_ROWS = 512
 """Rows of a later block that a CPU processes at a time, so that few masked columns are computed."""
-
 PAIRS_OF_A_PART = 2048
 """KV pairs of a segment that a GPU sums at a time while decoding in plain PyTorch."""
-
 LOGITS_AT_ONCE = 2**26
 """Most logits that `explicit` holds at a time: a quarter of a gibibyte in float32."""
 
@@ -171,6 +170,9 @@ def observe(queries: Rows, outputs: Rows, keys: Dense, rule: AttentionParams) ->
 
 def log_sum_exp(queries: Rows, keys: Dense, rule: AttentionParams) -> Float[Tensor, "heads queries"]:
     """Return the log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
+    if keys.device.type != "cpu" and queries.shape[1] > OBSERVED_ROWS:
+        blocks = row_blocks(queries, keys.shape[1], OBSERVED_ROWS)
+        return torch.cat([log_sum_exp(block, keys[:, :stop], rule) for block, stop in blocks], dim=1)
     chunks = logits_by_chunk(queries, keys, rule.scaling, rule.softcap)
     parts = list(map(lambda chunk: chunk[1].logsumexp(dim=-1), chunks))
     if rule.sinks is not None:

@@ -99,7 +99,7 @@ def main(flags: argparse.Namespace) -> int:
 def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> None:
     from kvbench.report.formats.table import Table, TableRow
     from kvbench.report.formats.text import print_table
-    from kvbench.run.memory import memory_text, unshared_text
+    from kvbench.run.plan_memory import memory_text, unshared_text
     from kvbench.run.plan_text import total_text, written
     from kvbench.run.procedure import procedure_of
     from kvbench.run.request_memory import request_text

@@ -109,8 +109,8 @@ def _print(current: Status, folder: ResultsFolder) -> None:
         lines = []
         for process in current.running.values():
             job = "" if process.job is None else process.job
-            counts = (process.devices, process.rows, process.errors)
-            lines.append(TableRow.of((f"{process.host} {process.pid}", job), (*map(str, counts), process.beat_utc)))
+            counts = (f"{process.devices:.3g}", str(process.rows), str(process.errors))
+            lines.append(TableRow.of((f"{process.host} {process.pid}", job), (*counts, process.beat_utc)))
         print_table(Table.of(COLUMNS[:2], COLUMNS[2:], lines, align="lrrl"), sys.stdout)
 
 

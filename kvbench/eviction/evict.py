@@ -244,9 +244,10 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
     Raises UserError for scores of another shape.
     """
-    rows = layer.observed(policy.rows(layer.lengths[0])) if score.inputs.window else None
-    raw = score(layer, rows, policy.reduce)
     tokens = layer.lengths[0]
+    raw = layer.recordings.get((score, policy.reduce, policy.skipped)) if policy.window == "all" else None
+    if raw is None:
+        raw = score(layer, layer.observed(policy.rows(tokens)) if score.inputs.window else None, policy.reduce)
     allowed = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
     if tuple(raw.shape) not in allowed:
         shapes = " or ".join(str(list(shape)) for shape in sorted(allowed))
@@ -256,7 +257,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
     """Return the ranking of a dense layer, with its layer weight."""
-    rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
+    rows = layer.observed(policy.layer_rows(layer.lengths[0])) if policy.layers.reads_rows else None
     ranking = rank_columns(raw, layer, policy, score)
     layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
     return replace(ranking, layer_weight=layer_weight)
@@ -317,11 +318,6 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: A
     ends = torch.tensor([ranking.candidates for ranking in rankings]).repeat_interleave(available.shape[1]).cumsum(0)
     counts = torch.bucketize(kept, ends, right=True).bincount(minlength=available.numel())
     return tuple(tuple(row) for row in counts.view_as(available).tolist())
-
-
-def lengths_of(kept: Sequence[Kept]) -> Lengths:
-    """KV pairs by layer and cache head, read from the device."""
-    return torch.stack([mask.sum(dim=1).cpu() for mask in kept])
 
 
 def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:

@@ -24,7 +24,7 @@ from kvbench.cache.attention import fused
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score
+from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score, Summed
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
@@ -62,7 +62,7 @@ class Counters:
     """Work done so far, and how often memory ran out.
 
     max_cells: cells that fitted when it last did. oom_at: the fewest tokens of a prompt for which it ran out, by
-    tokens per pass and whether all queries were recorded.
+    tokens per pass (0: all) and whether all queries were recorded. room: bytes that were free before the first prompt.
     """
 
     prefills: int = 0
@@ -72,15 +72,19 @@ class Counters:
     oom_splits: int = 0
     max_cells: int | None = None
     oom_at: dict[tuple[int, bool], float] = field(default_factory=dict)
+    room: int | None = None
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A prompt after its prefill: its cache, the logits of its last position, the bytes of the full cache."""
+    """A prompt after its prefill: its cache, the logits of its last position, the bytes of the full cache, and the
+    seconds in it that the scores over all queries took.
+    """
 
     cache: KVCache
     logits: Float[Tensor, "vocabulary"]
     full_bytes: int
+    seconds: Mapping[Summed, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -113,11 +117,12 @@ class Generation:
 class Engine:
     """Runs a transformers model over kvbench's own KV caches: prefill, decoding and log-likelihood.
 
-    block: tokens per prefill pass. tile: cells of a decode batch. batch_invariance: rows of a pass over a batch; None:
-    determined when the first batch is read. max_length: length of the longest sequence. attend: attention of the
-    prefill. kernels: implementation of sums over window rows and of attention to kept prefixes. cuda_graph: whether
-    answers are decoded by a CUDA graph where that is possible. rooms: memory of decode batches that share one; None:
-    each batch has its own. rope: set if the frequencies depend on the length; prompts are then read in one pass.
+    prefill_chunk: tokens per prefill pass, unless another number is asked for. max_batch: cells of a decode batch.
+    batch_invariance: rows of a pass over a batch; None: determined when the first batch is read. max_length: length of
+    the longest sequence. attend: attention of the prefill. kernels: implementation of sums over window rows and of
+    attention to kept prefixes. cuda_graph: whether answers are decoded by a CUDA graph where that is possible. rooms:
+    memory of decode batches that share one; None: each batch has its own. rope: set if the frequencies depend on the
+    length; prompts are then read in one pass.
     """
 
     model: Any
@@ -155,9 +160,11 @@ class Engine:
         windows: Collection[int] = (),
         scores: Collection[Score] = (),
         block: int | None = None,
+        summed: Collection[Summed] = (),
     ) -> Prefilled:
         """Read a prompt block by block, in one if a score wants all hidden states at once. Records the newest rows of
-        every layer for each number in `windows`, and what else `scores` ask for, but for repetitions.
+        every layer for each number in `windows`, raw scores `summed` over all, and what else `scores` ask for, but for
+        repetitions.
 
         Raises UserError for inputs that the model does not have, such as later queries if no rotation can be undone.
         """
@@ -185,7 +192,7 @@ class Engine:
             return {name: bridge.projection(self.model, layer, width, name) for name in matrices}
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
-        reader = Prefill(len(ids), *arguments, self._layers_together)
+        reader = Prefill(len(ids), *arguments, self._layers_together, summed)
 
         def receive(call: AttentionCall) -> None:
             rotation = turned.get(call.module.layer_idx)
@@ -194,7 +201,7 @@ class Engine:
         with bridge.attention_calls(self.model, receive) if hidden_scores else nullcontext():
             logits = self._read_prompt(ids, block, reader)
         cache = reader.freeze()
-        return self._prefilled(cache, logits, cache.bytes_held)
+        return replace(self._prefilled(cache, logits, cache.bytes_held), seconds=reader.seconds)
 
     def _layers_together(self, before: int, numbers: int) -> int:
         """Return how many layers lie in one array after `before` evictable ones, with so many numbers in the keys of

@@ -1,5 +1,6 @@
 """The reader of a prompt into a dense cache with the inputs of scores."""
 
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -13,7 +14,8 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.scores.score import AttentionCall, Score
+from kvbench.eviction.scores.score import AttentionCall, Score, Summed
+from kvbench.eviction.scores.window import ROW_BLOCK
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
 
@@ -26,6 +28,9 @@ MANY = 512
 Attend = Callable[[Tensor, Tensor, Tensor, AttentionParams], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
+
+Record = Callable[[int, int, ObservationWindow, int], None]
+"""(layer, rows in all, rows of a pass, how many are known with them) -> keeps them, or what is made of them."""
 
 Together = Callable[[int, int], int]
 """(evictable layers so far, numbers in the keys of the next) -> how many layers lie in one array from there on."""
@@ -59,7 +64,8 @@ class StackRecord:
             rows, names = window.queries.shape[1], window.arrays
             windows.append(replace(window, **{name: self.arrays[rows, name].flatten(0, 1) for name in names}))
         stack = from_dense(layer.index, self.size * layer.query_heads, keys, values, tuple(windows))
-        return replace(stack, layers=self.size)
+        summed = {name: self.arrays[name].flatten(0, 1) for name in layer.recordings if name in self.arrays}
+        return replace(stack, layers=self.size, recordings=summed)
 
 
 @dataclass
@@ -76,7 +82,7 @@ class LayerRecord:
     moments: Sequence[QueryMoments] = ()
     projections: Mapping[str, Tensor] = field(default_factory=dict)
     windows: dict[int, ObservationWindow] = field(default_factory=dict)
-    recordings: dict[Score, Tensor] = field(default_factory=dict)
+    recordings: dict[Score | Summed, Tensor] = field(default_factory=dict)
 
     def freeze(self, index: int, num_tokens: int) -> LayerCache:
         """Return the layer after `num_tokens` tokens."""
@@ -101,7 +107,8 @@ class Prefill:
     not depend on other cells. moments: sums over the queries of an evictable layer. kernels: of sums over the rows.
     projections: matrices of the model, given a layer and the width of all its heads. hidden_scores: read the hidden
     states that `receive` gets; the states of one layer and pass are held at a time. together: how many layers lie in
-    one array; by default each by itself.
+    one array; by default each by itself. summed: raw scores over all rows, for which none is recorded; `seconds` has
+    what they took.
 
     A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
     If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.
@@ -120,6 +127,7 @@ class Prefill:
         projections: Callable[[int, int], Mapping[str, Tensor]] = lambda layer, width: {},
         hidden_scores: Sequence[Score] = (),
         together: Together = lambda before, numbers: 1,
+        summed: Collection[Summed] = (),
     ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
@@ -129,6 +137,7 @@ class Prefill:
         self._attend, self._moments, self._projections = attend, moments, projections
         self._kernels: Kernels = kernels
         self._hidden_scores, self._together = hidden_scores, together
+        self.seconds: dict[Summed, float] = dict.fromkeys(summed, 0.0)
         self._stacks: list[StackRecord] = []
         self._call: AttentionCall | None = None
         self._layers: dict[int, LayerRecord] = {}
@@ -158,11 +167,13 @@ class Prefill:
         # In half precision the log-sum-exp of torch's attention has an error of 1e-4, so that it is recomputed.
         returns_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
         returns_lse = returns_lse and rule.softcap is None and rule.sinks is None
-        if returns_lse and any(rows > MANY for rows in self.windows):
+        every: tuple[tuple[int, Record], ...] = ((self.tokens, self._add),) if self.seconds else ()
+        records: list[tuple[int, Record]] = [*((rows, self._record) for rows in self.windows), *every]
+        if returns_lse and any(rows > MANY for rows, _ in records):
             outputs, lse = causal_with_lse(queries[0], read_keys, read_values, rule.scaling)
         else:
             outputs, lse = self._attend(queries[0], read_keys, read_values, rule), None
-        for rows in self.windows:
+        for rows, keep in records:
             count = min(block, stop - (self.tokens - rows))
             if count > 0:
                 newest = queries[0, :, -count:], outputs[:, -count:]
@@ -171,7 +182,7 @@ class Prefill:
                 else:
                     record_rows = observe if rule.choice is None else rule.choice.observer(self.tokens)
                     window = record_rows(*newest, read_keys, rule)
-                self._record(layer, rows, window, rows - (self.tokens - stop))
+                keep(layer, rows, replace(window, kernels=self._kernels), rows - (self.tokens - stop))
         return outputs[None]
 
     def _stack(self, layer: int, heads: int, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> StackRecord:
@@ -193,9 +204,31 @@ class Prefill:
                 name: record.stack.room((rows, name), layer, (len(part), rows, *part.shape[2:]), part)
                 for name, part in parts.items()
             }
-            record.windows[rows] = replace(window, **arrays, kernels=self._kernels)
+            record.windows[rows] = replace(window, **arrays)
         for name, stored in record.windows[rows].arrays.items():
             stored[:, stop - parts[name].shape[1] : stop] = parts[name]
+
+    def _add(self, layer: int, rows: int, window: ObservationWindow, stop: int) -> None:
+        """Add the raw scores of rows up to row `stop` to the sums over earlier rows: on a CPU as many at a time as a
+        score adds of recorded rows, so that the bits are the same.
+        """
+        record, first, on_cpu = self._layers[layer], stop - window.lse.shape[1], window.lse.device.type == "cpu"
+        assert record.stack is not None
+        for request in self.seconds:
+            (score, reduce, skipped), began = request, _clock(window.lse.device)
+            merge, last = score.over_rows(reduce), min(stop, rows - skipped)
+            if request not in record.recordings:
+                shape = record.query_heads, self.tokens
+                record.recordings[request] = record.stack.room(request, layer, shape, window.lse).zero_()
+            total = record.recordings[request]
+            for start in range(first, last, ROW_BLOCK if on_cpu else rows):
+                end = min(start + ROW_BLOCK, last) if on_cpu else last
+                read = from_dense(layer, record.query_heads, record.keys[:, :end], record.values[:, :end])
+                part = score(read, window.part(start - first, end - first), "sum" if merge == "mean" else reduce)
+                total[:, :end] = torch.maximum(total[:, :end], part) if merge == "max" else total[:, :end] + part
+            if merge == "mean" and first < rows - skipped == last > 1:
+                total /= last
+            self.seconds[request] += _clock(window.lse.device) - began
 
     def receive(self, call: AttentionCall) -> None:
         """Take the hidden states that the attention of a layer is about to read."""
@@ -243,6 +276,13 @@ class Prefill:
         if len(stacks) == len(indices) or indices != sorted(indices) or not all(stack.whole for stack in stacks):
             return cache
         return replace(cache, stacks=tuple(stack.freeze(layers[stack.layers[0]]) for stack in stacks))
+
+
+def _clock(device: torch.device) -> float:
+    """Return seconds, after the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> Scores:

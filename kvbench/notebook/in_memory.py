@@ -255,7 +255,7 @@ def _compressed(
 
     for alike in grouped(cells, reading).values():
         timed = prefill(model, {0: prompt}, alike)
-        shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
+        shared = SharedPrefill(timed.prefilled.cache, prompt, alike, summed=timed.prefilled.seconds)
         for together in batches([(cell, 0) for cell in alike], model.engine.max_batch):
             yield timed, {cell: compressed(cell, shared) for cell, _ in together}
 

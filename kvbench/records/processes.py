@@ -37,10 +37,11 @@ class Process:
     """The file of a process.
 
     machine: a name that no other machine or container has, None if the system has none. born: when the system started
-    the process, in the system's own count. devices: GPUs that it holds, or 1 for a processor. lease_seconds: how long
-    it may be silent and keep its leases. units: prefill jobs recorded. ended: how it ended, None while it runs or if it
-    was killed. joules: energy of its devices until the last heartbeat, if they report it. loading: seconds until each
-    model was loaded, by its label: for the first from the begin of the run on.
+    the process, in the system's own count. devices: GPUs that it holds, 1 / n of one that n processes share, or 1 for a
+    processor. lease_seconds: how long it may be silent and keep its leases. units: prefill jobs recorded. ended: how it
+    ended, None while it runs or if it was killed. joules: its part of the energy of its devices until the last
+    heartbeat, if they report it. loading: seconds until each model was loaded, by its label: for the first from the
+    begin of the run on.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Process:
     machine: str | None
     born: str | None
     job: str | None
-    devices: int
+    devices: int | float
     lease_seconds: float
     started_utc: str
     beat_utc: str
@@ -203,7 +204,7 @@ class Heartbeat:
     folder: ResultsFolder
     every: float
     lease_seconds: float
-    devices: int = 1
+    devices: int | float = 1
     command: tuple[str, ...] = ()
     joules: Callable[[], float] | None = None
     last: float = 0.0

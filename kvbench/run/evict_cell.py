@@ -3,7 +3,7 @@
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -17,14 +17,15 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
-from kvbench.eviction.scores.score import ContextRepetition, Score
+from kvbench.eviction.scores.score import ContextRepetition, Score, Summed
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.decode.holder import Held, Holder
+from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
+from kvbench.run.memory import is_copied_later
 from kvbench.run.plan import Cell
 from kvbench.run.rows import EvictionResult
 
@@ -37,7 +38,7 @@ class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
     prompt: one of the prompts that share the context. rankings: of policies that rank alike and a score, whatever the
-    budget; the newest `most_rankings` of them.
+    budget; the newest `most_rankings` of them. summed: seconds of scores over all queries, made with the prefill.
     """
 
     cache: KVCache
@@ -46,6 +47,7 @@ class SharedPrefill:
     rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
     most_rankings: int = sys.maxsize
     repeated: dict[ContextRepetition, tuple[KVCache, float]] = field(default_factory=dict)
+    summed: Mapping[Summed, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
         seconds = repeat_seconds + ranking_seconds
     start = clock(model) if copy else time.perf_counter()
     decision = eviction.decide(full, rankings)
-    if not copy and _is_copied_later(cell):
+    if not copy and is_copied_later(cell):
         cut = CutCache(full, decision.kept, decision.lengths)
         return Evicted(cell, cut, decision.kept, seconds + time.perf_counter() - start)
     cache, incremental = eviction.evict(full, decision), None
@@ -138,15 +140,6 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
         cache = model.engine.re_rotation.begin(cache)
     held, end = cell.held.hold(cache), clock(model) if copy else time.perf_counter()
     return Evicted(cell, held, decision.kept, seconds + end - start, incremental)
-
-
-def _is_copied_later(cell: Cell) -> bool:
-    """Return whether a decode batch copies what the cell keeps as it lies in the full cache, and nothing else reads
-    it.
-    """
-    changed = cell.policy.steps or cell.policy.positions == "cache" or cell.schedule.decode_every is not None
-    own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
-    return not changed and not own
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -225,7 +218,8 @@ def ranked(
         except ValueError:
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
-        seconds = clock(model) - start
+        full = score, eviction.policy.reduce, eviction.policy.skipped
+        seconds = clock(model) - start + (shared.summed.get(full, 0.0) if policy.window == "all" else 0.0)
         shared.rankings |= {(policy, score): (each, seconds) for policy, each in zip(policies, rankings, strict=True)}
     return shared.rankings[policy, score]
 

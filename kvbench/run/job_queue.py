@@ -27,7 +27,7 @@ class RunContext:
     """Surroundings of a run: how it shares its folder, and who may stop it.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
-    it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
+    it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: as of `Process`.
     cells: samples per cell of the full sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the
     energy of its devices, if they report it. tell: is told for whom the run waits.
     """
@@ -35,7 +35,7 @@ class RunContext:
     seconds: float = 180.0
     since: Places | None = None
     replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    devices: int = 1
+    devices: int | float = 1
     command: tuple[str, ...] = ()
     cells: Mapping[str, int] | None = None
     stop: Callable[[], str | None] = lambda: None

@@ -4,26 +4,25 @@ Cells are never dropped: cells of a decode batch that do not fit together are de
 part is padded to the rows of a full batch, whose missing cells hold nothing, so that a split changes no bit of a row.
 """
 
-import math
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
 
 from kvbench.eviction.evict import ranks_alike, reads_rows
-from kvbench.eviction.policy import ASSUMED_QUESTION, Layout
-from kvbench.models.bridge import state_bytes
+from kvbench.eviction.policy import ASSUMED_QUESTION, Layout, Policy
+from kvbench.eviction.scores.score import Score, Summed, row_term_of
+from kvbench.models.decode.holder import Holder
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.lengths import lengths_of
-from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.run.plan import Cell
+from kvbench.support.sharing import processes_of_gpu
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
@@ -33,7 +32,11 @@ RANKINGS = 0.25
 """Share of the free memory for rankings, which cells with another budget use again; the oldest are dropped."""
 EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")
 """What torch's allocators, CUDA, Triton, cuBLAS and cuDNN say when memory has run out, in several RuntimeErrors."""
-MIB = 2**20
+
+HIDDEN, INNER = 5, 3
+"""Numbers that a pass holds for each token, in hidden and intermediate sizes: of Llama and Qwen2 4.1 to 4.5 and 3."""
+BOUNDED = (None, "exact_removal", "exact_zeroed")
+"""Terms of a row that no sum makes, or that are bounded by values of the whole prompt."""
 
 T = TypeVar("T")
 
@@ -46,19 +49,39 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     policy = cell.policy.resolve(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
-    return cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
+    held = cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
+    return held - copies * kept * pair_bytes if is_copied_later(cell) else held
 
 
-def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0) -> set[int]:
+def is_copied_later(cell: Cell) -> bool:
+    """Return whether a decode batch alone reads, and copies, what the cell keeps as it lies in the full cache."""
+    once = cell.schedule.decode_every is cell.schedule.prefill_block is None
+    own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
+    return once and not (own or cell.policy.steps or cell.policy.positions == "cache")
+
+
+def observed_rows(
+    cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0
+) -> tuple[set[int], Summed | None]:
     """Return how many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come
-    first, `question` from the question on and `tail` behind the user's text.
+    first, `question` from the question on and `tail` behind the user's text; and the raw scores that are summed over
+    all queries instead, while the prompt is read.
     """
     scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
-        return set()
+        return set(), None
     policy = cell.policy.resolve(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
     applied = {policy.step_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
-    return (policy.recorded(tokens) if scores else set[int]()) | applied
+    if cell.schedule.decode_every is None and not policy.layers.reads_rows and sums_rows(policy, cell.score):
+        evicts = policy.layers.official_divides_all or not policy.keeps_all(cell.budget, tokens)
+        return applied, (cell.score, policy.reduce, policy.skipped) if evicts else None
+    return (policy.recorded(tokens) if scores else set[int]()) | applied, None
+
+
+def sums_rows(policy: Policy, score: Score) -> bool:
+    """Return whether raw scores are merged over all queries, none of which needs a later key or value."""
+    merges = row_term_of(score) not in BOUNDED and score.over_rows(policy.reduce) is not None
+    return policy.window == "all" and merges
 
 
 def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:
@@ -73,7 +96,8 @@ def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> t
 
 
 def free_bytes(devices: Iterable[torch.device]) -> int:
-    """Bytes that layers on these devices can still allocate together, including those that torch has reserved.
+    """Bytes that layers on these devices can still allocate together, including those that torch has reserved: of a GPU
+    that several processes share, an equal part.
 
     Layers take as much each, so the device with the least room for each of its own limits all of them.
     """
@@ -81,14 +105,26 @@ def free_bytes(devices: Iterable[torch.device]) -> int:
     def free(device: torch.device) -> int:
         if device.type != "cuda":
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
+        (left, total), reserved = torch.cuda.mem_get_info(device), torch.cuda.memory_reserved(device)
+        return min(left, total // processes_of_gpu() - reserved) + reserved - torch.cuda.memory_allocated(device)
 
     layers = Counter(devices)
     return min(free(device) * layers.total() // count for device, count in layers.items())
+
+
+def reads_at_once(engine: Engine, tokens: int, rows: int, sums: int) -> bool:
+    """Return whether a GPU should read a prompt in one pass: caches, `rows` observed queries, `sums` over all of them
+    and the pass fit into what was free before the first prompt, so that later prompts are read alike.
+    """
+    if not engine.gpus or tokens <= engine.prefill_chunk:
+        return False
+    engine.counters.room = engine.counters.room or free_bytes(engine.gpus)
+    config, dtype = engine.model.config, engine.model.dtype
+    pair, of_queries = (bytes_of_token(config, dtype, layout) for layout in ("kv_heads", "query_heads"))
+    layers = of_queries // (2 * cache_heads(text_config(config))[1] * dtype.itemsize)  # times query heads
+    caches = tokens * pair + rows * (of_queries + 4 * layers) + sums * tokens * 4 * layers
+    passes = len(engine.gpus) * activations(text_config(config), dtype, tokens)
+    return caches + passes <= SHARE * engine.counters.room
 
 
 def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> Iterator[list[T]]:
@@ -157,127 +193,6 @@ def halve_on_oom(
         engine.counters.max_cells = together
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
-    and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
-    layers, of the prompt, of each cell, and of each row of a batch, padded to `model.max_batch` (a CPU may need
-    some more). reading: where the cell evicts block by block, what its cache holds at most meanwhile, instead of the
-    full one.
-    """
-
-    full: int
-    cells: tuple[int, ...]
-    scoring: int
-    states: int
-    reading: int | None = None
-
-    @property
-    def total(self) -> int:
-        caches = self.full + sum(self.cells) if self.reading is None else max(self.reading, *self.cells)
-        return caches + self.scoring + self.states
-
-
-def memory_of(group: PrefillGroup) -> Memory | None:
-    """Return the bytes of the caches of a prompt: of the longest one, where texts have their own lengths.
-
-    None for texts, whose caches never hold everything, and for timed batches.
-    """
-    lengths = lengths_of(group)
-    if lengths is None:
-        return None
-    tokens, max_new_tokens = lengths.read, lengths.later
-    full, heads, group_size = full_bytes(group.model, tokens)
-    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, group_size) for cell in group.cells)
-    block, reading = group.cells[0].schedule.block_of(tokens), None
-    if block is not None:
-        (cell,) = group.cells
-        held_pairs = min(tokens, cell.policy.resolve(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
-        copies = group_size if cell.policy.layout == "query_heads" else 1
-        reading, scoring = copies * held_pairs * full // tokens, copies * held_pairs * heads * RANKED
-    else:
-        scoring = scoring_bytes(group.cells, tokens, full, heads, group_size)
-    largest = tuple(sorted(sizes, reverse=True)[: group.model.max_batch])
-    states = (1 + len(largest) + group.model.max_batch) * state_bytes_of(group.model)
-    return Memory(full, largest, scoring, states, reading)
-
-
-def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, group_size: int) -> int:
-    """Return bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and
-    of the rankings. full, heads, group_size: as `full_bytes` returns them.
-    """
-    rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in cells)))
-    count, ranking_bytes = rankings_of(cells, tokens, heads, group_size)
-    return rows * group_size * (full // tokens + 4 * heads) + count * ranking_bytes
-
-
-def memory_text(group: PrefillGroup) -> str | None:
-    """Describe the memory of a plan, if it is known."""
-    memory = memory_of(group)
-    if memory is None:
-        return None
-    cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
-    cache = f"the full cache at most {memory.full / MIB:.1f} MiB"
-    if memory.reading is not None:
-        held = f"a cache that is evicted from block by block at most {memory.reading / MIB:.1f} MiB"
-        cache = f"{held} (a full one: {memory.full / MIB:.1f} MiB)"
-    sizes = f"{cache}; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
-    if memory.scoring:
-        sizes += f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB"
-    if memory.states:
-        sizes += f"; states of recurrent layers {memory.states / MIB:.1f} MiB"
-    if (hidden := hidden_bytes(group)) is not None:
-        held, computed = (number / MIB for number in hidden)
-        sizes += f"; hidden states {held:.1f} MiB, computed from them by scores at most {computed:.1f} MiB"
-    return f"memory: {sizes}; plus weights and activations"
-
-
-def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
-    """Return bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what
-    all scores make of the prompt's. None if no score asks for them. A score that reads the module gets a copy.
-    """
-    reading = (cell.score for cell in group.cells if cell.score.inputs.hidden_states)
-    scores = {part for score in reading for part in score.recorded}
-    if not scores or (lengths := lengths_of(group)) is None:
-        return None
-    tokens = lengths.read
-    text, dtype = text_and_dtype(group.model)
-    at_once = any(score.inputs.hidden_states == "prompt" for score in scores)
-    held = (tokens if at_once else min(tokens, Engine.prefill_chunk)) * text.hidden_size * dtype.itemsize
-    held *= 1 + any(score.inputs.module for score in scores)
-    return held, len(scores) * text.num_hidden_layers * text.num_attention_heads * tokens * torch.float32.itemsize
-
-
-def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
-    """Say what it costs that some cells share no prefill, because they evict during it; None if there are none."""
-    tokens = defaultdict[tuple[str, str], list[int]](list)
-    for group in groups:
-        if group.cells[0].schedule.prefill_block is not None and not group.task.scores_text:
-            length = len(group.jobs) * (group.task.context_length or 0)
-            tokens[group.model.label, repr(group.task)].append(length)
-    if not tokens:
-        return None
-    total, once = sum(map(sum, tokens.values())), sum(map(max, tokens.values()))
-    reason = f"{sum(map(len, tokens.values()))} cells evict during the prefill, so each reads its own prompts"
-    return (
-        f"{reason}: they read at most {total} tokens in all; with a shared prefill it would be {once}"
-        if total
-        else reason
-    )
-
-
-@lru_cache
-def full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
-    """Return bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers;
-    query heads per KV head.
-    """
-    text, dtype = text_and_dtype(spec)
-    heads, (kv_heads, head_dim) = text.num_attention_heads, cache_heads(text)
-    windows = sliding_windows(text).values()
-    held = sum(tokens if window is None else min(window, tokens) for window in windows)
-    return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
-
-
 def token_bytes(spec: ModelSpec, layout: Layout) -> int:
     """Return bytes of the KV pairs of a token, as `bytes_of_token`."""
     return bytes_of_token(*text_and_dtype(spec), layout)
@@ -298,14 +213,19 @@ def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
 
 
 @lru_cache
-def state_bytes_of(spec: ModelSpec) -> int:
-    """Return bytes of the states of a sequence in layers without keys."""
-    return state_bytes(*text_and_dtype(spec))
-
-
-@lru_cache
 def text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
     """Return the configuration of a model's text part, and the dtype of its cache."""
     config = (None if spec.shape else plain_config(spec.folder())) or config_of(spec)
     dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
     return text_config(config), dtype
+
+
+def activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
+    """Return bytes of what one pass over so many tokens holds at a time. In a mixture of experts a token has
+    several.
+    """
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    experts = getattr(text, "num_experts_per_tok", None)
+    if experts:
+        inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
+    return tokens * (HIDDEN * text.hidden_size + INNER * inner) * dtype.itemsize

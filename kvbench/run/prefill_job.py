@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from kvbench.eviction.schedule import TURN
+from kvbench.eviction.scores.score import Summed
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.conversation import Answer, Question, converse
 from kvbench.models.decode.next_token import Choice, Sampled, Sampler, TeacherForced, greedy, uniforms
-from kvbench.models.engine import Generation
+from kvbench.models.engine import Engine, Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
 from kvbench.models.prompts.reasoning import Final, final_of_ids, turn_before
@@ -45,6 +46,8 @@ from kvbench.tasks.task import Sample, Task
 
 CellAnswer = tuple[Cell, int]
 """A cell, and which of the answers to each prompt, from 0."""
+ALL = "all"
+"""Tokens of a prefill pass in the environment of rows, where the whole prompt was one."""
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
 
@@ -97,36 +100,53 @@ def begin_job(
     if timed_prefill is None:
         return result, None
     result.block = timed_prefill.block
-    shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
+    prefilled = timed_prefill.prefilled
+    shared = SharedPrefill(prefilled.cache, prompts[prompted[0].id], cells, summed=prefilled.seconds)
     return result, DecodeJob(model, prompted, prompts, timed_prefill, shared, result)
 
 
 def _prefill_what_fits(
     model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]
 ) -> tuple[TimedPrefill | None, Sequence[Cell], str]:
-    """Prefill; when memory runs out, in smaller blocks, then without the cells for which all queries are recorded.
+    """Prefill, on a GPU in one pass where that fits; when memory runs out, in smaller blocks, then without the cells
+    for which all queries are recorded.
 
     Returns what was read, the cells it was read for, and why not for the others. A block for which memory ran out is
     not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    exhausted, tokens, blocks = engine.counters.oom_at, len(prompt.context), [engine.prefill_chunk]
-    in_one_pass = engine.rope is not None or cells[0].score.inputs.hidden_states == "prompt"
-    if not in_one_pass and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
-        blocks += [block for block in (engine.prefill_chunk // 4, engine.prefill_chunk // 16) if 0 < block < tokens]
-    light = [cell for cell in cells if tokens not in _recorded(cell, prompt)]
+    exhausted, tokens, chunk = engine.counters.oom_at, len(prompt.context), engine.prefill_chunk
+    blocks = list(dict.fromkeys((block_of(engine, prompt, cells), chunk)))
+    if _may_choose_block(engine, cells[0]):
+        blocks += [block for block in (chunk // 4, chunk // 16) if 0 < block < tokens]
+    light = [cell for cell in cells if tokens not in _recorded(cell, prompt)[0]]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
         records_all = len(part) > len(light)
         for block in blocks:
-            fewest = exhausted.get((block, records_all), math.inf)
+            size = block if block <= chunk else 0
+            fewest = exhausted.get((size, records_all), math.inf)
             if tokens >= fewest and block != blocks[-1]:
                 continue
             read = memory.catch_oom(partial(prefill, model, prompts, part, block), engine)
             if isinstance(read, TimedPrefill):
-                return (read if block == engine.prefill_chunk else replace(read, block=block)), part, reason
-            reason, exhausted[block, records_all] = read, min(tokens, fewest)
+                return (read if block == chunk else replace(read, block=size or ALL)), part, reason
+            reason, exhausted[size, records_all] = read, min(tokens, fewest)
     return None, (), reason
+
+
+def block_of(engine: Engine, prompt: Prompt, cells: Sequence[Cell]) -> int:
+    """Return how many tokens a pass over a prompt should read for these cells: all, or as many as usual."""
+    recorded = [_recorded(cell, prompt) for cell in cells]
+    rows, sums = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
+    tokens, chooses = len(prompt.context), _may_choose_block(engine, cells[0])
+    at_once = chooses and memory.reads_at_once(engine, tokens, sum(rows), len(sums))
+    return tokens if at_once else engine.prefill_chunk
+
+
+def _may_choose_block(engine: Engine, cell: Cell) -> bool:
+    """Return whether the number of tokens of a pass changes no more than last bits."""
+    return engine.rope is None and cell.score.inputs.hidden_states != "prompt" and cell.schedule.prefill_block is None
 
 
 @dataclass(frozen=True)
@@ -399,21 +419,22 @@ def prefill(
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    windows = set[int]().union(*(_recorded(cell, prompt) for cell in cells))
+    recorded = [_recorded(cell, prompt) for cell in cells]
+    windows, summed = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
+        prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass, summed)
     else:
         cell = cells[0]  # the others differ in their holders alone
         if block == TURN:
             prefilled = model.engine.prefill_turns(ids, partial(incremental_eviction, cell, prompt), prompt.blocks)
         else:
             prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
-    return TimedPrefill(prefilled, clock(model) - start)
+    return TimedPrefill(prefilled, clock(model) - start - sum(prefilled.seconds.values()))
 
 
-def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
-    """Return how many of the newest queries of a prompt are recorded for a cell."""
+def _recorded(cell: Cell, prompt: Prompt) -> tuple[set[int], Summed | None]:
+    """Return how many of the newest queries of a prompt are recorded for a cell, and what is summed over all."""
     return memory.observed_rows(
         cell, prompt.prefix_tokens, len(prompt.context), prompt.question_tokens, prompt.suffix_tokens
     )

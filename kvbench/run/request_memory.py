@@ -6,7 +6,6 @@ A sweep holds more (`kvbench.run.memory`): the cells of a decode batch, beside t
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -15,13 +14,10 @@ from kvbench.eviction.budget import ThresholdBudget
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import config_of, random
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
-from kvbench.run import memory
+from kvbench.run import memory, plan_memory
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup
 from kvbench.support.quantity import size
-
-HIDDEN, INNER = 5, 3
-"""Numbers that a pass holds for each token, in hidden and intermediate sizes: of Llama and Qwen2 4.1 to 4.5 and 3."""
 
 
 @dataclass(frozen=True)
@@ -46,44 +42,36 @@ class RequestMemory:
         return 0 if self.peak() > limit else min(1 + (room - self.prefill) // self.decode, room // self.decode)
 
 
-def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
-    """Compute the memory of a cell and such a prompt. Raises MissingFile where the model's files are missing."""
+def request_memory(cell: Cell, lengths: Lengths, at_once: int = Engine.prefill_chunk) -> RequestMemory:
+    """Compute the memory of a cell and such a prompt, of which `at_once` tokens are read in a pass. Raises MissingFile
+    where the model's files are missing.
+    """
     single, tokens = PrefillGroup((cell,), ()), lengths.read
     text, dtype = memory.text_and_dtype(cell.model)
-    full, heads, group_size = memory.full_bytes(cell.model, tokens)
-    pair_bytes, state = full // tokens, memory.state_bytes_of(cell.model)
+    full, heads, group_size = plan_memory.full_bytes(cell.model, tokens)
+    pair_bytes, state = full // tokens, plan_memory.state_bytes_of(cell.model)
     policy = cell.policy.resolve(0, tokens, cell.budget)
     pairs = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group_size if cell.policy.layout == "query_heads" else 1
     kept = copies * pairs * pair_bytes
-    scoring = memory.scoring_bytes((cell,), tokens, full, heads, group_size)
-    scoring += sum(memory.hidden_bytes(single) or ())
+    recorded, rankings = plan_memory.scoring_bytes((cell,), tokens, full, heads, group_size)
+    recorded += sum(plan_memory.hidden_bytes(single) or ())
     every = None if isinstance(cell.budget, ThresholdBudget) else cell.schedule.decode_every  # a threshold may keep all
     later = min(lengths.later, (cell.schedule.answer_budget or 0) + (every or lengths.later))
     held = cell.held.held_bytes(kept, dtype.itemsize)
     block = cell.schedule.block_of(tokens)
-    activations = _activations(text, dtype, min(tokens, block or Engine.prefill_chunk))
+    a_pass, scoring = plan_memory.pass_bytes((cell,), tokens, min(tokens, block or at_once)), recorded + rankings
     if block is None:
         repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again
-        repeat_activations = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
+        repeat_activations = memory.activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
         repeat_activations *= text.num_hidden_layers if repeat and repeat.by_gradient else 1
-        prefill = full + (max(activations, scoring + max(held, repeat_activations)) if pairs < tokens else activations)
+        evicting = rankings + max(held, repeat_activations) if pairs < tokens else 0
+        prefill = full + recorded + max(a_pass, evicting)
     else:
         most = min(tokens, pairs + block)
         scoring = copies * most * heads * memory.RANKED
-        prefill = copies * most * pair_bytes + activations + scoring
+        prefill = copies * most * pair_bytes + a_pass + scoring
     return RequestMemory(weights_of(cell.model), prefill + state, scoring, held + copies * later * pair_bytes + state)
-
-
-def _activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
-    """Return bytes of what one pass over so many tokens holds at a time. In a mixture of experts a token has
-    several.
-    """
-    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-    experts = getattr(text, "num_experts_per_tok", None)
-    if experts:
-        inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
-    return tokens * (HIDDEN * text.hidden_size + INNER * inner) * dtype.itemsize
 
 
 @lru_cache

@@ -30,11 +30,11 @@ class PrefillFacts:
 
 @dataclass(frozen=True)
 class TimedPrefill:
-    """The prefill of a context, and its seconds. block: tokens of a pass, if memory ran out with larger ones."""
+    """The prefill of a context, and its seconds. block: tokens of a pass, `all` for one, if not as many as usual."""
 
     prefilled: "Prefilled"
     seconds: float
-    block: int | None = None
+    block: int | str | None = None
 
     @property
     def facts(self) -> PrefillFacts:
@@ -67,7 +67,7 @@ class EvictionResult:
 class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
-    environment: the id that rows name. block: tokens of a prefill pass, if memory ran out with larger ones.
+    environment: the id that rows name. block: as of `TimedPrefill`.
     token_texts: of prompts by their hash, if positions are recorded. stepped: how a GPU launched the steps of cells.
     """
 
@@ -79,7 +79,7 @@ class JobResult:
     curves: list[Curve] = field(default_factory=list)
     prompts: list[PromptRecord] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
-    block: int | None = None
+    block: int | str | None = None
     token_texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stepped: dict[str, str] = field(default_factory=dict)
 

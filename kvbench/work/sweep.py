@@ -23,6 +23,7 @@ from kvbench.run.progress import Progress
 from kvbench.run.runner import Opened, run
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
+from kvbench.support.sharing import processes_of_gpu
 from kvbench.work.failures import ExitCode, tracebacks_in
 from kvbench.work.logger import Logger
 
@@ -157,8 +158,9 @@ def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
         return run_context
     from kvbench.run.energy import energy_meter
 
-    meter = energy_meter(devices) if plan.rows_to_do else None
-    return replace(run_context, devices=len(devices), joules=meter)
+    meter, sharing = energy_meter(devices) if plan.rows_to_do else None, processes_of_gpu()
+    joules = meter and (lambda: meter() / sharing)
+    return replace(run_context, devices=len(devices) / sharing if sharing > 1 else len(devices), joules=joules)
 
 
 def _describe(

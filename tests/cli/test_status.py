@@ -59,6 +59,19 @@ def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, .
     assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
 
 
+def test_rows_of_a_device_hour_are_those_of_all_processes_that_share_it(kvbench: Command, tmp_path: Path) -> None:
+    """Two processes of a GPU that two share, for an hour each: one device hour."""
+    folder = tmp_path / "out"
+    (folder / "rows").mkdir(parents=True)
+    ResultsFolder(folder).write_sweep((), {"ab": 100})
+    early, late = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
+    for rows in (30, 50):
+        write_process(folder, rows=rows, devices=0.5, started_utc=early, beat_utc=late)
+    status = json.loads(kvbench("status", "--results", "out", "--json").out)
+    assert (status["device_hours"], status["rows_per_device_hour"]) == (1, 80)
+    assert "device hours: 1, 80 rows in each" in kvbench("status", "--results", "out").out
+
+
 def status_rows(folder: Path) -> int:
     """The rows that the processes of a folder say they recorded."""
     return sum(json.loads(file.read_text("utf-8"))["rows"] for file in (folder / "processes").glob("*.json"))

@@ -25,8 +25,8 @@ from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prefill import Prefill
-from kvbench.run.memory import hidden_bytes, memory_text
 from kvbench.run.plan import plan
+from kvbench.run.plan_memory import hidden_bytes, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.embedded import HIDDEN, LAYERS, QUERY_HEADS
 from tests.models.conftest import tiny_llama

@@ -13,11 +13,16 @@ import torch
 from kvbench.extras.efficiency import timed
 from kvbench.extras.efficiency.timed import StepClock
 from kvbench.models.engine import Engine
-from kvbench.models.loading.load import choose_device
+from kvbench.models.loading.load import choose_device, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder
+from kvbench.run import energy
+from kvbench.run.job_queue import RunContext
 from kvbench.run.launch.local import Local, Work
 from kvbench.run.memory import free_bytes
+from kvbench.support.sharing import PROCESSES
+from kvbench.work import sweep as work_sweep
+from tests.pretended_gpu import PretendedGpu
 
 FIRST, SECOND, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 GIB = 2**30
@@ -114,28 +119,62 @@ def test_a_device_has_its_number(calls: list[tuple[str, torch.device]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "visible"),
+    ("processes", "visible", "sharing"),
     [
-        (None, ["2", "3", "5", "7"]),
-        (4, ["2", "3", "5", "7"]),
-        (2, ["2,3", "5,7"]),
-        (1, ["2,3,5,7"]),
-        (3, ["2", "3", "5"]),
-        (5, ["2", "3", "5", "7", "2"]),
+        (None, ["2", "3", "5", "7"], "1111"),
+        (4, ["2", "3", "5", "7"], "1111"),
+        (2, ["2,3", "5,7"], "11"),
+        (1, ["2,3,5,7"], "1"),
+        (3, ["2", "3", "5"], "111"),
+        (5, ["2", "3", "5", "7", "2"], "21112"),
     ],
 )
 def test_processes_divide_the_gpus(
-    processes: int | None, visible: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: int | None, visible: list[str], sharing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One each by default; with fewer processes, several, for `model.device_map`; with more, they take turns."""
+    """One each by default; with fewer processes, several, for `model.device_map`; with more, some share one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7")
-    given: list[str] = []
+    given, shared = list[str](), list[str]()
     start = subprocess.Popen
 
     def popen(command: list[str], env: dict[str, str], **options: Any) -> Any:
         given.append(env["CUDA_VISIBLE_DEVICES"])
+        shared.append(env[PROCESSES])
         return start([sys.executable, "-c", ""], env=os.environ, **options)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     assert Local(processes=processes).launch(Work(("kvbench",), ResultsFolder(tmp_path), lambda shards: [])) == 0
-    assert given == visible
+    assert (given, "".join(shared)) == (visible, sharing)
+
+
+def test_processes_of_a_gpu_have_equal_parts_of_it(
+    calls: list[tuple[str, torch.device]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 GiB, 4 of them reserved by this process, 1 of these free: 9 are free in all, 7 left of an eighth."""
+    for processes, free in (("1", 10), ("8", 7), ("2", 10), ("none", 10)):
+        monkeypatch.setenv(PROCESSES, processes)
+        assert free_bytes([FIRST]) == free * GIB
+
+
+def test_what_a_process_holds_of_a_shared_gpu_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of a device, and its energy."""
+    backend = SimpleNamespace(devices=lambda model: {FIRST})
+    monkeypatch.setattr(work_sweep, "backend_of", lambda model: backend)
+    monkeypatch.setattr(energy, "energy_meter", lambda devices: lambda: 100.0)
+    plan: Any = SimpleNamespace(cells=[SimpleNamespace(model=None)], rows_to_do=1)
+    for processes, held in (("1", 1), ("4", 0.25)):
+        monkeypatch.setenv(PROCESSES, processes)
+        context = work_sweep._with_devices(RunContext(), plan)
+        assert context.devices == held and context.joules is not None and context.joules() == 100 * held
+
+
+def test_a_model_on_a_shared_gpu_runs_out_of_its_own_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows name the number of processes, since times depend on it."""
+    limits: list[tuple[float, torch.device]] = []
+    with PretendedGpu(interpret=False):
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *limit: limits.append(limit))
+        info, devices = model_info(ModelSpec("reference", device="cuda", kernels="torch")), []
+        for processes in ("1", "4"):
+            monkeypatch.setenv(PROCESSES, processes)
+            devices.append(load(info).device)
+    assert limits == [(0.25, FIRST)] and [device.get("processes") for device in devices] == [None, 4]

@@ -1,9 +1,14 @@
 """Launched operations and waits of the evictions of a prompt, on the pretended GPU: they do not grow with layers."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from transformers import AutoTokenizer
 
+from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.allocation.heads import SafeguardHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
@@ -12,14 +17,19 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cells
-from kvbench.run.plan import Cell
+from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.prefill_job import run_prefill_job
+from tests.models.conftest import tiny_llama
 from tests.models.counted import TOKENS, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
 from tests.questions import Questions
+from tests.run.test_prefill_job import cells, samples_of
 
 SNAPKV = Policy("snapkv", window=16, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"), recent=16)
 METHODS = (
@@ -55,3 +65,26 @@ def test_evictions_of_a_prompt() -> None:
     count = counted(work)["evict"]
     assert count.launches == count.waits == 0, "nothing is launched for each layer"
     assert count.other_launches <= LAUNCHES and count.other_waits <= WAITS, count
+
+
+PROMPT_WAITS, CLOCKS = 5, 7
+"""Of a later prompt, its answers included: what the host reads or sends, and ends of parts that are timed."""
+
+
+def test_a_prompt_waits_no_more_often_for_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+    wanted, clocks = cells("0.4", "30"), list[Any]()
+    for layers in (2, 4):
+        with PretendedGpu(interpret=False) as gpu:
+            llama = tiny_llama(vocab_size=len(tokenizer), num_hidden_layers=layers).to("cuda")
+            bridge.attach(llama)
+            engine = Engine(llama, max_batch=6, kernels="triton", max_length=512, rooms=Rooms())
+            model = LoadedModel(engine, tokenizer, frozenset(), 512, {})
+            run_prefill_job(model, PrefillJob({0: wanted}), samples_of(0), "here")
+            monkeypatch.setattr(torch.cuda, "synchronize", clocks.append)
+            with gpu.section("second"):
+                rows = run_prefill_job(model, PrefillJob({2: wanted}), samples_of(2), "here").rows
+            monkeypatch.undo()
+        assert [row.error for row in rows] == [None] * len(wanted)
+        assert gpu.waited("second") <= PROMPT_WAITS and len(clocks) <= CLOCKS, (gpu.waits["second"], len(clocks))
+        clocks.clear()

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.cache import attention
-from kvbench.cache.attention import CHUNK_LOGITS, logits_by_chunk
+from kvbench.cache.attention import CHUNK_LOGITS, COLUMN_CHUNK, OBSERVED_ROWS, logits_by_chunk
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
 from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import TokenBudget
@@ -75,6 +75,24 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
     assert every.peak < 4 * engine.prefill_chunk * PAIR * LAYERS + recorded + pass_of_all
 
 
+def test_scores_over_all_queries_hold_those_of_one_layer_and_pass(engine: Engine) -> None:
+    """In blocks and in one pass: sums, and the logits of a chunk. Recorded queries of three layers take 774 MiB."""
+    tokens, request = 4 * engine.prefill_chunk, (Attention(), "sum", 0)
+    sums, chunk = LAYERS * HEADS * GROUP * tokens * 4, OBSERVED_ROWS * COLUMN_CHUNK * HEADS * GROUP * 4
+    queries = HEADS * GROUP * tokens * (2 * HEAD_DIM * 2 + 4)
+    for block in (engine.prefill_chunk, tokens):
+        peaks = []
+        for windows, summed in ((set[int](), ()), (set[int](), (request,)), ({tokens}, ())):
+            with LiveBytes() as memory:
+                full = engine.prefill(torch.arange(tokens) % 90, windows, block=block, summed=summed)
+            peaks.append(memory.peak)
+            del full
+        nothing, over_all, recorded = peaks
+        assert nothing < over_all < nothing + sums + chunk
+        assert recorded - over_all > (LAYERS - 1) * queries
+    assert over_all == nothing + sums  # in one pass nothing else is held at its peak
+
+
 def test_a_layer_is_scored_in_few_chunks() -> None:
     """Each chunk is some ten launches of PyTorch on a GPU; a CPU has 128 chunks, which stay in its caches."""
     queries, keys = (torch.empty(heads, tokens, HEAD_DIM, device="meta") for heads, tokens in ((32, 32), (8, TOKENS)))
@@ -103,7 +121,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
     memory.reset()
     number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)
     assert number == 1
-    planned = FULL + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
+    planned = FULL + BUDGET * LAYERS * PAIR + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
     eviction, before = Eviction(policy, cell.score, cell.budget), memory.live - FULL
     memory.kept = HEADS * (BUDGET - policy.protected)
     with memory, torch.inference_mode():

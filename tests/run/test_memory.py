@@ -32,13 +32,12 @@ from kvbench.run import evict_cell, memory, prefill_job
 from kvbench.run.memory import (
     cell_bytes,
     halve_on_oom,
-    memory_of,
-    memory_text,
     out_of_memory,
     rankings_of,
     split_to_fit,
 )
 from kvbench.run.plan import plan
+from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
 from tests.embedded import HEAD_DIM, KV_HEADS, LAYERS, QUERY_HEADS
@@ -194,7 +193,7 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
 
 
 def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> None:
-    """Against the tile: copies of what is kept, and tails; repeated pairs are counted."""
+    """Against the tile: what is kept, copied once or twice, and tails; repeated pairs are counted."""
     (cell,) = cells("0.4")[1:]
     prefilled = model.engine.prefill(torch.arange(5, 55), {8})
     pair_bytes = prefilled.full_bytes // 50
@@ -202,7 +201,9 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
         laid_out = replace(cell, policy=replace(cell.policy, layout=layout))
         cache = evict_cell.Eviction(laid_out.policy, laid_out.score, parse_budget("0.4"))(prefilled.cache)
         tile = RaggedBatch([cache], 6, 7)
-        assert cell_bytes(laid_out, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
+        assert cell_bytes(laid_out, 50, 7, pair_bytes, 3) == stored_bytes(tile)
+        evicting = replace(laid_out, schedule=replace(cell.schedule, decode_every=1))
+        assert cell_bytes(evicting, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
         assert cache.bytes_held == group * 20 * pair_bytes
 
 
@@ -302,7 +303,7 @@ def test_the_embedded_model_is_planned_without_transformers() -> None:
     code = f"""
 import sys
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.memory import full_bytes
+from kvbench.run.plan_memory import full_bytes
 assert full_bytes(ModelSpec("reference"), 512) == {expected}
 assert "transformers" not in sys.modules
 """

@@ -20,11 +20,12 @@ from kvbench.models.prefill import Prefill
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.memory import halve_on_oom, out_of_memory
+from kvbench.run.memory import SHARE, halve_on_oom, out_of_memory, reads_at_once
 from kvbench.run.plan import Cell, PrefillJob, plan
-from kvbench.run.prefill_job import prompt_of, run_prefill_job
+from kvbench.run.prefill_job import ALL, prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
 from tests.models.conftest import tiny_llama
+from tests.pretended_gpu import PretendedGpu
 from tests.run.test_prefill_job import cells, outcomes, samples_of
 from tests.run.test_runner import Silent
 
@@ -38,7 +39,9 @@ EXHAUSTED = {
 }
 BROKEN = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 SNAPKV = cells("0.3")
-ALL_ROWS = replace(SNAPKV[1], policy=Policy("h2o_obcache", window="all", recent=4), policy_label="h2o")
+ALL_ROWS = replace(
+    SNAPKV[1], policy=Policy("h2o_obcache", window="all", recent=4, reduce="observed_attention"), policy_label="h2o"
+)
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +226,47 @@ def test_a_device_that_has_failed_ends_the_run(planned: tuple[Cell, ...], exhaus
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
         results = ResultsFolder(tmp_path / "out")
         runner.run(plan(planned, set()), results, JobQueue(results), Silent())
+
+
+def on_gpu(tokenizer: Any) -> LoadedModel:
+    llama = tiny_llama(vocab_size=len(tokenizer)).to("cuda")
+    bridge.attach(llama)
+    engine = Engine(llama, max_batch=3, prefill_chunk=16, max_length=512, cuda_graph="never")
+    return LoadedModel(engine, tokenizer, frozenset(), 512, {"name": "gpu"})
+
+
+def test_a_gpu_reads_a_prompt_in_one_pass_where_that_fits(tokenizer: Any, exhaust: Any) -> None:
+    """By what was free before the first prompt; where it runs out all the same, in blocks. Answers are the same."""
+    job, samples = PrefillJob({0: SNAPKV}), samples_of(0)
+    with PretendedGpu(total=2**30):
+        model = on_gpu(tokenizer)
+        begun, tokens = exhaust(), len(prompt_of(model, samples[0], SNAPKV[0]).context)
+        whole = run_prefill_job(model, job, samples, "here")
+        assert whole.block == ALL and model.engine.counters.room is not None
+        model.engine.counters.room = 10**5
+        blocks = run_prefill_job(model, job, samples, "here")
+        model.engine.counters.room = 2**30
+        again = exhaust(block=20)
+        fallen_back = run_prefill_job(model, job, samples, "here")
+        assert begun[:2] == [(tokens, False), (16, False)] and again == [(tokens, False), (16, False)]
+        assert model.engine.counters.oom_at == {(0, False): tokens}
+    assert blocks.block is fallen_back.block is None, "as many tokens as usual"
+    answers = [[(row.error, row.prediction) for row in result.rows] for result in (whole, blocks, fallen_back)]
+    assert answers[0] == answers[1] == answers[2] and all(error is None for error, _ in answers[0])
+
+
+def test_what_one_pass_takes_decides(tokenizer: Any) -> None:
+    """Caches, queries, sums and a pass, in bytes; a CPU reads in blocks, as does a GPU that has not as much."""
+    with PretendedGpu(total=2**30):
+        model, tokens, rows = on_gpu(tokenizer), 48, 20
+        config, (layers, kv_heads, heads) = model.engine.model.config, (3, 2, 6)
+        size = model.engine.model.dtype.itemsize
+        a_pass = tokens * (5 * config.hidden_size + 3 * config.intermediate_size) * size
+        head_dim = config.head_dim
+        taken = layers * (tokens * kv_heads * 2 * head_dim * size + rows * heads * (2 * head_dim * size + 4))
+        taken += a_pass + 2 * layers * heads * tokens * 4
+        for room, fits in ((int(taken / SHARE) + 2, True), (int(taken / SHARE) - 2, False)):
+            model.engine.counters.room = room
+            assert reads_at_once(model.engine, tokens, rows, 2) is fits
+        assert not reads_at_once(model.engine, 16, 0, 0), "one block"
+    assert not reads_at_once(Engine(tiny_llama(), prefill_chunk=16), tokens, 0, 0)

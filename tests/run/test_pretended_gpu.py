@@ -10,6 +10,8 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.records import read_rows
 from kvbench.records.folder import ResultsFolder
 from tests.pretended_gpu import PretendedGpu
+from tests.tasks.scbench.rows import row as scbench_row
+from tests.tasks.scbench.rows import write
 
 SHORT = "budget=0.3 task.samples=1 task.context_length=256 task.max_new_tokens=2"
 RUNS = {
@@ -43,6 +45,42 @@ def test_a_sweep_captures_one_step_and_says_what_it_launches_itself(tmp_path: Pa
     assert flat == {None}
     assert evicting == {f"one by one: {EvictingBatch.uncaptured}"}
     assert packed == {f"one by one: {QuantizedBatch.uncaptured}"}
+
+
+KINDS = {
+    "a reader": (
+        "policy=full reader=quest task.samples=1 task.context_length=512",
+        "one by one: the host counts the pairs that a reader chooses",
+    ),
+    "several questions": ("policy=snapkv budget=0.3 task=scbench/kv task.samples=2", None),
+    "a conversation": (
+        "policy=snapkv budget=0.3 task=scbench/kv task.samples=2 task.turns=own",
+        "one by one: cells are in different turns of a conversation",
+    ),
+    "local layers": (
+        "policy=snapkv budget=0.3 model=shape/tiny-gemma2 model.kernels=torch task.samples=1 task.context_length=512",
+        "by a graph of this batch alone: local layers",
+    ),
+}
+"""What has no graph of its own for all prompts, beside the kinds of the test before, and the reason in its rows."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_name_why_their_steps_are_launched(kind: str, tmp_path: Path) -> None:
+    words, expected = KINDS[kind]
+    row_of = scbench_row("kv", prompts=["The grass is green. " * 20, "Sky?", "Grass?"], ground_truth=["x", "y"])
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", "scbench/kv", row_of)
+    out = tmp_path / "out"
+    root = (f"data.root={tmp_path / 'data'}",) if "scbench" in words else ()
+    options = (*root, "task.max_new_tokens=18", f"results.dir={out}")
+    with PretendedGpu(interpret=False) as gpu:
+        assert not main.main(["run", *words.split(), *options])
+    rows = read_rows(out)
+    said = {(ResultsFolder(out).read_environment(row.environment) or {})["device"].get("steps") for row in rows}
+    assert not gpu.mixed and {row.error for row in rows} == {None}
+    assert expected in said and said <= {expected, None}, "a full cache beside it may have a graph"
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from kvbench.support.facts import SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
 """How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
+Summed = tuple["Score", Reduce, int]
+"""A request: raw scores, so merged over all queries but so many of the newest, each added while the prompt is read."""
 RawTerm = RowTerm | Literal["position"]
 """A sum over the row of a new token; or the position of the pair, which needs none."""
 Projection = Literal["output", "query"]

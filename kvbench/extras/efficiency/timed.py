@@ -40,7 +40,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, ev
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
 from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
-from kvbench.run.prefill_job import BROKEN, prefill
+from kvbench.run.prefill_job import ALL, BROKEN, block_of, prefill
 from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
@@ -111,28 +111,31 @@ def run_timed(
         for sample in samples:
             result.fail(sample, error, prompt=prompt)
         return result
-    speed = roofline.ceiling(engine.device, engine.model.dtype, engine.sync)
+    speed, block = roofline.ceiling(engine.device, engine.model.dtype, engine.sync), block_of(engine, prompt, job.cells)
+    result.block = None if block == engine.prefill_chunk else ALL
     for cell in job.cells:
         for _ in range(task.warmup):
-            _try_repetition(model, cell, prompt, failures)
+            _try_repetition(model, cell, prompt, block, failures)
     for sample in samples:
         for cell in job.missing[sample.id]:
-            repetition = _try_repetition(model, cell, prompt, failures)
+            repetition = _try_repetition(model, cell, prompt, block, failures)
             if repetition is None:
                 result.fail(sample, failures[cell.id], [cell], prompt)
                 continue
             columns = _columns(cell, repetition)
             result.record(sample, prompt, repetition.eviction, repetition.num_tokens, **columns)
-            quantities = repetition.quantities | _roofline(model, cell, repetition, speed)
+            quantities = repetition.quantities | _roofline(model, cell, repetition, block, speed)
             result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
     return result
 
 
-def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Repetition | None:
+def _try_repetition(
+    model: LoadedModel, cell: Cell, prompt: Prompt, block: int, failures: dict[str, str]
+) -> Repetition | None:
     """Return one repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id not in failures:
         try:
-            repetition = catch_oom(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
+            repetition = catch_oom(lambda: _time_cell(model, cell, prompt, block, energy_meter(model.engine.gpus)))
         except ValueError as error:
             repetition = str(error)
         if isinstance(repetition, Repetition):
@@ -142,8 +145,12 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
 
 
 @torch.inference_mode()
-def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[[], float] | None) -> Repetition:
-    """Time a cell once. Raises ValueError for what it cannot do, and what torch raises when memory runs out."""
+def _time_cell(
+    model: LoadedModel, cell: Cell, prompt: Prompt, block: int, joules: Callable[[], float] | None
+) -> Repetition:
+    """Time a cell once, `block` tokens of the prompt in a pass. Raises ValueError for what it cannot do, and what torch
+    raises when memory runs out.
+    """
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
     model = replace(
         model, engine=replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=None)
@@ -155,9 +162,9 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
     compressed, logits, repetition = [], [], None
     prefill_seconds = score_seconds = evict_seconds = full_bytes = 0.0
     for _ in range(batch):
-        timed_prefill = prefill(model, {0: prompt}, [cell])
+        timed_prefill = prefill(model, {0: prompt}, [cell], block)
         full = timed_prefill.prefilled
-        shared = SharedPrefill(full.cache, prompt, [cell])
+        shared = SharedPrefill(full.cache, prompt, [cell], summed=full.seconds)
         cache = evict_cell(model, cell, shared)
         scoring = sum(seconds for _, seconds in (*shared.rankings.values(), *shared.repeated.values()))
         prefill_seconds, score_seconds = prefill_seconds + timed_prefill.seconds, score_seconds + scoring
@@ -249,10 +256,12 @@ def _peaks(engine: Engine, name: str) -> dict[str, float]:
     return {name: float(sum(map(torch.cuda.max_memory_allocated, engine.gpus)))} if engine.gpus else {}
 
 
-def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dict[str, float]) -> dict[str, float]:
+def _roofline(
+    model: LoadedModel, cell: Cell, repetition: Repetition, block: int, speed: dict[str, float]
+) -> dict[str, float]:
     """Return the least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
-    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or model.engine.prefill_chunk))
+    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or block))
     tails, quantities = task.new_tokens / 2, repetition.quantities
     pairs = sum(map(sum, repetition.eviction.lengths))
     cache_heads = len(shape.windows) * shape.heads // repetition.group

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from kvbench.cache.shapes import Kept, Lengths, Ranked
 from kvbench.eviction.budget import TokenBudget
-from kvbench.eviction.evict import lengths_of
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.step import UNITS, Step, Units
 from kvbench.support.annotations import Help
@@ -56,7 +55,7 @@ class PageUnits(Units):
         return pairs // self.size
 
     def lengths(self, counts: Lengths, kept: Sequence[Kept]) -> Lengths:
-        return lengths_of(kept)
+        return torch.stack([mask.sum(dim=1).cpu() for mask in kept])
 
     def check(self, pairs: int, name: str, subject: str) -> None:
         protected = self.first + self.last

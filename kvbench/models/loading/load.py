@@ -43,6 +43,7 @@ from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, gi
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError, is_panic
 from kvbench.support.quantity import shortened
+from kvbench.support.sharing import processes_of_gpu
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""
@@ -170,7 +171,9 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     logging.disable_progress_bar()
     spec, device = info.spec, info.device
     torch.set_num_threads(spec.threads or _default_threads())
-    switches = make_deterministic()
+    switches, sharing = make_deterministic(), processes_of_gpu()
+    if device.type == "cuda" and sharing > 1:  # what one of them takes too much of runs out for itself alone
+        torch.cuda.set_per_process_memory_fraction(1 / sharing, device)
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
     if isinstance(spec, ModelInMemory):
         model = spec.twin()
@@ -211,6 +214,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     else:
         name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
         hardware = {"name": name, "cuda": torch.version.cuda, "gpus": gpus}
+        hardware |= {"processes": sharing} if sharing > 1 else {}
     stop = end_tokens(model, spec.label)
     if spec.is_real and uses_template(info.tokenizer, spec.chat):
         notes += ends_unseen(info.tokenizer, spec.system, stop, spec.label)

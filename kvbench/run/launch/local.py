@@ -12,6 +12,7 @@ from typing import IO, Annotated, ClassVar, Literal
 from kvbench.records import ResultsFolder
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
+from kvbench.support.sharing import PROCESSES
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
@@ -57,13 +58,14 @@ class Launcher:
 class Local(Launcher):
     """Several processes of this machine; leases divide the sweep among them, one prefill job at a time.
 
-    The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
+    The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses;
+    with more, several share one, each with an equal part of its memory.
     """
 
     name: str = "local"
     processes: Annotated[
         int | None,
-        Help("null: one per GPU; without a GPU one per processor (then set model.threads=1)"),
+        Help("null: one per GPU; more share GPUs; without a GPU one per processor (then set model.threads=1)"),
         Range(1, MOST_PROCESSES),
     ] = None
 
@@ -80,16 +82,17 @@ class Local(Launcher):
         gpus = devices(os.environ)
         number = self.processes or len(gpus) or os.cpu_count() or 1
         gpus_each = max(1, len(gpus) // number)
+        starts = [index * gpus_each % max(1, len(gpus)) for index in range(number)]
         children = [
             subprocess.Popen(
                 python("-m", *work.command),
-                env={**os.environ, **({VISIBLE: ",".join(gpus[start : start + gpus_each])} if gpus else {})},
+                env={**os.environ, **(_of_gpus(gpus[start : start + gpus_each], starts.count(start)) if gpus else {})},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
             )
-            for start in (index * gpus_each % max(1, len(gpus)) for index in range(number))
+            for start in starts
         ]
         readers = [threading.Thread(target=_print, args=(index, child.stderr)) for index, child in enumerate(children)]
         for reader in readers:
@@ -118,6 +121,11 @@ def devices(variables: Mapping[str, str]) -> Sequence[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [str(number) for number, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+
+
+def _of_gpus(gpus: Sequence[str], sharing: int) -> dict[str, str]:
+    """Return the variables of a process of so many that share these GPUs."""
+    return {VISIBLE: ",".join(gpus), PROCESSES: str(sharing)}
 
 
 def worst(codes: Sequence[int]) -> int:

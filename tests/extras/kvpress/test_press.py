@@ -23,8 +23,8 @@ from kvbench.eviction.scores.score import Score
 from kvbench.extras.kvpress.press import REFUSED, Press, imported
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.run.memory import hidden_bytes
 from kvbench.run.plan import plan
+from kvbench.run.plan_memory import hidden_bytes
 from tests import presses
 from tests.embedded import HIDDEN, LAYERS, QUERY_HEADS
 from tests.models.families import tiny
