@@ -72,9 +72,9 @@ def test_the_interpreter_takes_the_first() -> None:
 
 def test_times_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan counts on all that is free."""
-    monkeypatch.setattr(programs, "INTERPRETED", False)
     calls = []
-    with PretendedGpu() as gpu:
+    with PretendedGpu() as gpu:  # which imports kernels: what they read of their module stays
+        monkeypatch.setattr(programs, "INTERPRETED", False)
         held = gpu.live_bytes
         (taken,) = programs._milliseconds(lambda: calls.append(gpu.live_bytes), None)
     assert {*calls} == {held} and len(calls) == programs.LAUNCHES + 1 and taken > 0
