@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_hour [PART ...] [--out FOLDER] [--work FOLDER] [--small]
 
-kernels   every kernel against its reference in float64, and its times (`benchmarks.gpu_check`)
+kernels   every kernel against its reference in float64, its times, and the block sizes it took (`benchmarks.gpu_check`)
 policies  all policies with torch and with Triton: rows that differ
 together  prompts decoded as one batch: the first against a run of its own, to the last bit
 speed     an 8B shape at 8K and 32K: generate of transformers, prefill, evictions, steps, peaks, roofline
@@ -12,7 +12,6 @@ memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smalle
 devices   layers on two devices: caches beside their weights, logits as on one
 kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
 sweep     SmolLM2, three tasks, 24 cells: rows an hour, and kvpress beside it
-blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/programs.py
 
 Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
 A part that runs for nine minutes is stopped, and what it had stays. FOLDER holds results alone, few and small; rows,
@@ -127,8 +126,9 @@ class Hour:
 def kernels(hour: Hour) -> bool:
     """`make gpu-check`."""
     code, text = hour.run(
-        "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else [])
-    )
+        "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else []),
+        TRITON_PRINT_AUTOTUNING="1",
+    )  # fmt: skip
     print(text)
     folder = hour.out / ("interpreter" if hour.small else folder_name(hour.device))
     for result in map(json.loads, (folder / "gpu_check.jsonl").open(encoding="utf-8")):
@@ -297,17 +297,6 @@ def sweep(hour: Hour) -> bool:
     return against_kvpress(hour, "sweep", hour.out / "sweep_ratios", *RATIOS, "--folder", str(data / "smollm2"))
 
 
-def blocks(hour: Hour) -> bool:
-    """The fastest sizes of each kernel."""
-    interpreted = {"TRITON_INTERPRET": "1"} if hour.small else {}
-    command = ("-m", "benchmarks.first_hour.blocks", *(["--small"] if hour.small else []))
-    code, text = hour.run(*command, figures="blocks", **interpreted)
-    shutil.copy(ROOT / "kvbench" / "cache" / "kernels" / "programs.py", hour.out)  # with the table of the fastest
-    if code:
-        hour.figure("blocks", code=code, says=text.splitlines()[-5:])
-    return code == 0
-
-
 PARTS = {
     "kernels": kernels,
     "policies": policies,
@@ -319,7 +308,6 @@ PARTS = {
     "devices": devices,
     "kvpress": kvpress,
     "sweep": sweep,
-    "blocks": blocks,
 }
 
 

@@ -1,6 +1,6 @@
 """Decoding by a CUDA graph: on the pretended GPU, and equal to the eager step where there is a GPU."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -81,9 +81,8 @@ def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
 
 def test_drawn_tokens_are_those_of_single_steps() -> None:
     """Each replay takes the number of its own step."""
-    numbers = torch.tensor(np.stack([uniforms(1, 0, answer, NEW_TOKENS) for answer in range(2)], axis=1))
     with PretendedGpu():
-        both("torch", choose=Sampled(1.5, 0.9, numbers.to("cuda")))
+        both("torch", choose=drawn(0, NEW_TOKENS))
 
 
 def test_the_host_waits_once_for_eight_tokens() -> None:
@@ -96,7 +95,19 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
     assert gpu.waited("answer") == 4
 
 
-def prompts(gpu: PretendedGpu, rooms: Rooms | None, sizes: Sequence[int], answers: Sequence[int]) -> Iterator[Any]:
+def drawn(prompt: int, steps: int) -> Sampled:
+    """What draws the tokens of two answers to a prompt."""
+    numbers = np.stack([uniforms(1, prompt, answer, steps) for answer in range(2)], axis=1)
+    return Sampled(1.5, 0.9, torch.tensor(numbers).to("cuda"))
+
+
+def prompts(
+    gpu: PretendedGpu,
+    rooms: Rooms | None,
+    sizes: Sequence[int],
+    answers: Sequence[int],
+    choose: Callable[[int, int], Sampler] = lambda prompt, steps: greedy,
+) -> Iterator[Any]:
     """The answers of two cells to prompts of these sizes, one after the other, each in a section of its own."""
     engine = small_engine(1, max_batch=3, kernels="triton", cuda_graph="never" if rooms is None else "auto")
     engine.model.float()
@@ -108,7 +119,7 @@ def prompts(gpu: PretendedGpu, rooms: Rooms | None, sizes: Sequence[int], answer
         kept = CutCache(prefilled.cache, decision.kept, decision.lengths)
         batch = RaggedBatch([kept, prefilled.cache], 3, tokens, engine.kernels, engine.rooms)
         with gpu.section(f"prompt {number}"):
-            answered = engine.generate(prefilled, batch, ())
+            answered = engine.generate(prefilled, batch, (), choose=choose(number, tokens))
         yield [(each.ids, each.top2_margin) for each in answered]
         assert (batch.room is None) == (rooms is None)
         if batch.room is not None:  # what a prompt does not write, it does not read
@@ -137,6 +148,15 @@ def test_prompts_that_share_a_step_are_answered_as_one_by_one() -> None:
     with PretendedGpu() as gpu:
         shared, single = (list(prompts(gpu, rooms, (12, 9), (3, 4))) for rooms in (Rooms(), None))
     assert gpu.captures == 1 and shared == single
+
+
+def test_drawn_answers_of_a_shared_step_are_those_of_single_steps() -> None:
+    """Each prompt draws with its own numbers, wherever the step was captured."""
+    with PretendedGpu() as gpu:
+        shared, single = (list(prompts(gpu, rooms, (12, 9), (4, 4), drawn)) for rooms in (Rooms(), None))
+        likely = next(prompts(gpu, None, (12,), (4,)))
+    assert gpu.captures == 1 and shared == single
+    assert [ids for ids, _ in shared[0]] != [ids for ids, _ in likely], "nothing was drawn"
 
 
 @pytest.mark.gpu

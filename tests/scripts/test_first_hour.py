@@ -16,8 +16,6 @@ import pytest
 import torch
 
 from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles, main
-from benchmarks.first_hour.blocks import TABLE, write
-from kvbench.cache.kernels import programs as kernels
 from kvbench.tasks.data.lock import read_lock
 from scripts import gpu_bundle
 
@@ -33,7 +31,6 @@ EXPECTED = {
     "devices": {"layers", "caches", "difference"},
     "kvpress": {"ratios"},
     "sweep": {"rows", "seconds", "rows_per_hour"},
-    "blocks": {"ms", "fastest"},
 }
 """Figures that each part has among others."""
 
@@ -64,31 +61,13 @@ def test_a_part_runs_on_a_cpu_and_writes_its_figures(part: str, tmp_path: Path) 
 def test_without_a_gpu_it_says_how_to_try_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["first_hour", "blocks"])
+    monkeypatch.setattr(sys, "argv", ["first_hour", "kernels"])
     with pytest.raises(SystemExit, match="run with --small"):
         main()
     monkeypatch.setattr(sys, "argv", ["first_hour", "speeds"])
     with pytest.raises(SystemExit):
         main()
     assert "choose some of kernels, policies" in capsys.readouterr().err
-
-
-def test_the_fastest_sizes_become_a_line_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second winner replaces the first; the kernels then take it."""
-    copied = tmp_path / "triton.py"
-    copied.write_text(Path(kernels.__file__).read_text("utf-8"), "utf-8")
-    monkeypatch.setattr(kernels, "__file__", str(copied))
-    key, sizes = ("column_sums", (9, 0), 2), {"BLOCK": 32, "num_warps": 8, "num_stages": 2}
-    for block in (128, 32):
-        write(key, {**sizes, "BLOCK": block})
-    assert copied.read_text("utf-8").count('    ("column_sums", (9, 0), 2): {"BLOCK": 32, "num_warps": 8') == 1
-    assert copied.read_text("utf-8").count(TABLE) == 1
-    compile(copied.read_text("utf-8"), str(copied), "exec")
-    queries = torch.zeros(1, 1, 64, dtype=torch.bfloat16)
-    assert kernels.launch_sizes("column_sums", queries) == kernels.HALF
-    monkeypatch.setitem(kernels.MEASURED, ("column_sums", (0, 0), 2), sizes)
-    assert kernels.launch_sizes("column_sums", queries) == sizes
-    assert kernels.launch_sizes("column_sums", queries.float()) == kernels.WIDE
 
 
 def test_a_part_is_stopped_with_its_children_and_keeps_what_it_had(tmp_path: Path) -> None:
@@ -100,11 +79,11 @@ def test_a_part_is_stopped_with_its_children_and_keeps_what_it_had(tmp_path: Pat
     """
     hour = Hour(tmp_path, tmp_path, small=True, device="cpu", ends=time.monotonic() + 8)
     start = time.monotonic()
-    code, text = hour.run("-c", program, figures="blocks")
+    code, text = hour.run("-c", program, figures="kernels")
     assert code == -signal.SIGKILL and time.monotonic() - start < 50
     assert json.loads((tmp_path / "first_hour.jsonl").read_text("utf-8")) == {
         "device": "cpu",
-        "part": "blocks",
+        "part": "kernels",
         "ms": 1,
     }
     child = Path(f"/proc/{text.split()[-1]}/status")

@@ -10,6 +10,7 @@ tensor cores at the precision of float32.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import triton
@@ -28,15 +29,16 @@ from kvbench.cache.kernels.column_sums import (
     Term,
     check_terms,
 )
-from kvbench.cache.kernels.programs import (
-    INTERPRETED,
-    compiled_sizes,
-    launch_sizes,
-    logits,
-    product,
-)
+from kvbench.cache.kernels.programs import INTERPRETED, Tuned, compiled_sizes, logits, product
 from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
 from kvbench.cache.shapes import Dense, Rows
+
+SIZES = [
+    {"BLOCK": block, "STAGES": stages, "num_warps": 8, "num_stages": stages}
+    for block, stages in ((64, 3), (128, 3), (32, 2))
+]
+"""Columns of a block, and blocks of rows that are loaded ahead. All have 8 warps: how a sum over rows is divided among
+them decides its order."""
 
 
 def column_sums(
@@ -65,7 +67,6 @@ def column_sums(
         kv_heads, tokens, bounds = len(segments.starts), segments.longest, (segments.starts, segments.lengths)
         keys, values = keys[None], values[None]
     check_terms(terms, rows, diagonal)
-    sizes, blocks = compiled_sizes(queries), launch_sizes("column_sums", queries)
     requested, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
     coarse = fine = spread = centre = outputs  # read by no other term
     if requested & WITH_OUTPUTS:
@@ -82,7 +83,7 @@ def column_sums(
     plane = {term: terms.index(term) if term in requested else -1 for term in TERMS}
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
-        _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
+        _column_sums[lambda sizes: (triton.cdiv(tokens, sizes["BLOCK"]), kv_heads)](
             queries.contiguous(), keys, values, outputs, coarse, fine, spread, centre,
             lse.float().contiguous(), result, *bounds, rows, tokens, scaling, softcap or 0.0,
             *keys.stride()[:2], *values.stride()[:2],
@@ -90,7 +91,7 @@ def column_sums(
             AT_NORMS=planes - 1 if bounded else -1, RAGGED=segments is not None, GROUP=group, HEADS=heads,
             WITH_VALUES=bool(requested & WITH_VALUES), WITH_OUTPUTS=bool(requested & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
-            RESOLVED=RESOLVED, EPSILON=EPSILON, STAGES=blocks["num_stages"], **sizes, **blocks,
+            RESOLVED=RESOLVED, EPSILON=EPSILON, **compiled_sizes(queries),
         )  # fmt: skip
     for term in bounded:
         norms = result[-1].sqrt()
@@ -98,6 +99,7 @@ def column_sums(
     return {term: result[index] for index, term in enumerate(terms)}
 
 
+@partial(Tuned, sizes=SIZES, key=["HEAD_DIM", "GROUP", "WITH_VALUES", "WITH_OUTPUTS"])
 @triton.jit
 def _column_sums(
     queries, keys, values, outputs, coarse, fine, spreads, centre, lse, result, starts, lengths,
@@ -118,12 +120,14 @@ def _column_sums(
     if RAGGED:
         start_pair = tl.load(starts + kv_head)
         tokens = tl.load(lengths + kv_head)
-        key_places = keys + (start_pair + token) * key_token + dims[None, :]
-        value_places = values + (start_pair + token) * value_token + dims[None, :]
+        keys += start_pair * key_token
+        values += start_pair * value_token
     else:
-        key_places = keys + kv_head * key_head + token * key_token + dims[None, :]
-        value_places = values + kv_head * value_head + token * value_token + dims[None, :]
+        keys += kv_head * key_head
+        values += kv_head * value_head
     inside = (columns[:, None] < tokens) & (dims[None, :] < HEAD_DIM)
+    key_places = keys + token * key_token + dims[None, :]
+    value_places = values + token * value_token + dims[None, :]
     k = tl.load(key_places, mask=inside, other=0.0)
     zero = tl.zeros([BLOCK], tl.float32)
     v, v2, moved2, along, c2 = k, zero, zero, zero, 0.0
@@ -149,10 +153,10 @@ def _column_sums(
             tl.debug_barrier()  # it adds to what other threads of the program have stored
             saturated = tl.max(tl.max(peak, 1), 0) > 0.5
             steps = tl.where(saturated, steps, 0)
-            # in float32 both passes would otherwise share operands that fill the registers
-            again = inside & (columns[:, None] < tl.where(saturated, tokens, 0))
-            k = tl.load(key_places, mask=again, other=0.0)
-            v = tl.load(value_places, mask=again, other=0.0)
+            if not SPLIT:  # in float32 both passes would otherwise share operands that fill the registers
+                again = inside & (columns[:, None] < tl.where(saturated, tokens, 0))
+                k = tl.load(key_places, mask=again, other=0.0)
+                v = tl.load(value_places, mask=again, other=0.0)
         k_columns, v_columns = tl.trans(k), tl.trans(v)
         total, largest, squares, dispersion = zero, zero, zero, zero
         mean, deviations, by_key, by_pair = zero, zero, zero, zero
@@ -196,9 +200,11 @@ def _column_sums(
                 spread = tl.load(spreads + at, mask=row_mask, other=0.0)[:, None]
                 if NEAR == 1:
                     counts = a > 0.5
-                    o = tl.load(outputs + offsets, mask=input_mask, other=0.0)
-                    difference = product(tl.where(counts, 1.0, 0.0).to(v.dtype), v, UPCAST) - o
-                    apart = tl.sum(tl.where(input_mask, difference * difference, 0.0), 1)[:, None]
+                    near_mask = input_mask & (tl.max(a, 1)[:, None] > 0.5)
+                    nearest = (tl.program_id(0) * BLOCK + tl.argmax(a, 1)[:, None]).to(tl.int64)
+                    value = tl.load(values + nearest * value_token + dims[None, :], mask=near_mask, other=0.0)
+                    difference = value.to(tl.float32) - tl.load(outputs + offsets, mask=near_mask, other=0.0)
+                    apart = tl.sum(difference * difference, 1)[:, None]
                 else:
                     counts = visible & (a <= 0.5)
                     apart = (moved2[None, :] + spread) - 2 * u

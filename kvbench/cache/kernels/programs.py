@@ -5,11 +5,15 @@ Set TRITON_INTERPRET=1 before this module is imported to run the kernels on a CP
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
+from triton.runtime.autotuner import Autotuner
 
 from kvbench.support.errors import UserError
 
@@ -21,19 +25,60 @@ HALF = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
 WIDE = {"BLOCK": 32, "num_warps": 8, "num_stages": 2}
 """Tokens that a program holds at a time, its warps, and the blocks that it loads ahead, in half precision and in
 float32: twice the bytes must fit into the registers and the shared memory of the same GPU (`make compile-kernels`)."""
-
-MEASURED: dict[tuple[str, tuple[int, int], int], dict[str, int]] = {}
-"""The fastest of these by kernel, compute capability of the GPU and bytes of a number, written by
-`make gpu-first-hour PARTS=blocks`; a GPU without a line takes HALF and WIDE."""
+LAUNCHES = 10
+"""Launches of a kernel that are timed for each of its sizes."""
 
 
-def launch_sizes(kernel: str, queries: Tensor) -> dict[str, int]:
-    """Return the block size, warps and stages of a kernel for these queries."""
-    if MEASURED:
-        capability = torch.cuda.get_device_capability(queries.device) if queries.is_cuda else (0, 0)
-        if (measured := MEASURED.get((kernel, capability, queries.itemsize))) is not None:
-            return measured
-    return WIDE if queries.dtype == torch.float32 else HALF
+class Tuned(Autotuner):
+    """A kernel that runs with the fastest of several sizes in half precision, and with the last ones in float32.
+
+    sizes: their `num_warps` and `num_stages`, and numbers of the kernel. All must add in the same order, so that none
+    changes a bit. The first launch on a machine with these constants (`key`) and dtypes times them; Triton keeps the
+    times in its folder.
+    """
+
+    def __init__(self, kernel: Any, sizes: Iterable[dict[str, int]], key: list[str]) -> None:
+        configs = [
+            triton.Config({name: one[name] for name in one if name.isupper()}, one["num_warps"], one["num_stages"])
+            for one in sizes
+        ]
+        prune = {"early_config_prune": _fitting}
+        super().__init__(
+            kernel, kernel.arg_names, configs, key, None, None, prune_configs_by=prune, do_bench=_milliseconds,
+            cache_results=True,
+        )  # fmt: skip
+        self._fastest: dict[tuple[Any, ...], dict[str, int]] = {}
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        """Launch the kernel; what Triton looks up in every launch is remembered, since a host takes 25 us for it."""
+        of = arguments[0].dtype, *(options[name] for name in self.keys)
+        if of in self._fastest:
+            self.fn.run(*arguments, **options, **self._fastest[of])
+        else:
+            super().run(*arguments, **options)
+            self._fastest[of] = self.best_config.all_kwargs()
+
+
+def _fitting(configs: list[triton.Config], arguments: dict[str, Any], **constants: Any) -> list[triton.Config]:
+    """Return the sizes that are tried: those whose blocks fit into the shared memory of an A100."""
+    configs = configs[-1:] if arguments["queries"].dtype == torch.float32 else configs[:-1]
+    most = 64 * 3 * 256 // constants["PADDED_DIM"]
+    fits = [config for config in configs if config.kwargs["BLOCK"] * config.num_stages <= most]
+    return fits[:1] if INTERPRETED else fits
+
+
+def _milliseconds(launch: Callable[[], object], quantiles: object) -> list[float]:
+    """Return what launches take one after the other; Triton's own clock takes memory that a plan does not know."""
+    if INTERPRETED:
+        return [0.0]
+    launch()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(LAUNCHES):
+        launch()
+    stop.record()
+    stop.synchronize()
+    return [start.elapsed_time(stop)]
 
 
 def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:

@@ -8,11 +8,13 @@ log-sum-exp, 32 at a time, oldest first.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
 
-from kvbench.cache.kernels.programs import INTERPRETED, ROWS, compiled_sizes, launch_sizes, logits, softmax_step
+from kvbench.cache.kernels.programs import HALF, INTERPRETED, ROWS, WIDE, Tuned, compiled_sizes, logits, softmax_step
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
 
 SPLIT = 512
@@ -53,7 +55,7 @@ def ragged_decode(
         _over_splits[(segments, splits, row_blocks)](
             queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0,
             keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
-            FINE=fine and values.itemsize < 4, **shape, **launch_sizes("ragged_decode", queries),
+            FINE=fine and values.itemsize < 4, **shape,
         )  # fmt: skip
         _merge[(segments, rows)](
             parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, AT_ONCE=MERGED,
@@ -62,6 +64,7 @@ def ragged_decode(
     return outputs, lse
 
 
+@partial(Tuned, sizes=[*({**HALF, "num_stages": stages} for stages in (3, 2, 4)), WIDE], key=["HEAD_DIM"])
 @triton.jit
 def _over_splits(
     queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap, key_pair, value_pair,

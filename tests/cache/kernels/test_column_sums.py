@@ -1,5 +1,6 @@
 """The one-pass kernel of column sums against its truth, in the interpreter; sizes that are no powers of two."""
 
+import math
 from itertools import product
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from kvbench.cache.kernels import column_sums as naive
 from kvbench.cache.kernels.column_sums import TERMS
+from tests.cache.kernels.loads import counted
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
 
@@ -98,6 +100,31 @@ def test_columns_past_the_end_are_never_read():
     plain = kernel((queries, keys, values, outputs, lse, scaling))
     for term, sums in kernel(inside).items():
         assert torch.equal(sums, plain[term]), term
+
+
+@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize(("rows", "heads", "peak"), [(16, 1, 1.0), (64, 4, 1.0), (16, 4, 6.0)])
+def test_keys_and_values_are_read_once(rows, heads, peak, block, monkeypatch):
+    """Whatever the number of rows and of heads that share them; a weight above one half reads its value again."""
+    from kvbench.cache.kernels import column_sums_triton as fast
+
+    tokens = 192
+    case = queries, keys, values, _, lse, scaling = layer(rows, tokens, heads, 1, 64, torch.bfloat16, peak)
+    weights = (queries.double() @ keys.double().mT * scaling - lse[..., None]).exp().tril(tokens - rows)
+    near = int((weights > 0.5).sum())
+    assert (near > 0) == (peak > 1)
+    sizes = {"_fastest": {}, "cache": {}, "early_config_prune": lambda every, *_, **__: _of_block(every, block)}
+    for name, changed in sizes.items():
+        monkeypatch.setattr(fast._column_sums, name, changed)
+    with counted({"keys": keys, "values": values}) as read:
+        kernel(case, ("obcache_joint",))
+    assert read["keys"] == keys.nbytes and read["values"] == values.nbytes + near * values[0, 0].nbytes
+    if not near:  # queries, and outputs in two parts, for each block
+        assert read["others"] == pytest.approx(3 * queries.nbytes * math.ceil(tokens / block), rel=0.1)
+
+
+def _of_block(every, block):
+    return [sizes for sizes in every if sizes.kwargs["BLOCK"] == block]
 
 
 def test_twice_is_bit_equal():

@@ -16,10 +16,14 @@ from scripts.compile_kernels import SHARED, SPILLS, Program
 from tests.pretended_gpu import KERNELS
 
 ROOT = Path(__file__).parents[3]
+SIZES = {"_column_sums": 2, "_over_splits": 3}
+"""Sizes in half precision, of which a GPU takes the fastest."""
 SCRIPT = ROOT / "scripts" / "compile_kernels.py"
 FAULTS = """
 import sys
+from functools import partial
 import torch, triton, triton.language as tl
+from kvbench.cache.kernels.programs import Tuned
 from scripts import compile_kernels
 
 @triton.jit
@@ -34,6 +38,12 @@ def _variance(numbers):
 def _added(numbers):
     places = numbers + tl.arange(0, 16)
     tl.store(places, tl.load(places) + 1)
+
+@partial(Tuned, sizes=[{"BLOCK": 64, "num_warps": warps, "num_stages": 1} for warps in (1, 4, 1)], key=[])
+@triton.jit
+def _divided(queries, BLOCK: tl.constexpr, PADDED_DIM: tl.constexpr):
+    total = tl.sum(tl.load(queries + tl.arange(0, BLOCK)).to(tl.float32), 0)
+    tl.store(queries, total)
 
 @triton.jit
 def _crowded(numbers):
@@ -54,6 +64,7 @@ numbers = torch.zeros(16, dtype=torch.bfloat16)
 compile_kernels.launches = lambda *_: [
     ("a vector becomes a tile", lambda: _variance[(1,)](numbers)),
     ("no product", lambda: _added[(1,)](numbers)),
+    ("warps", lambda: _divided[(1,)](numbers, PADDED_DIM=64)),
     ("a large product", lambda: _crowded[(1,)](numbers)),
     ("a long vector", lambda: _spilling[(1,)](numbers, 7, num_warps=1)),
 ]
@@ -81,10 +92,13 @@ def test_every_kernel_compiles_for_an_a100(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.cache is not None
     done = python(pytestconfig.cache.mkdir("triton"), str(SCRIPT), "--choice", "--arch", "80")
     assert done.returncode == 0, done.stderr[-3000:]
-    programs = list(product(("bfloat16 head_dim 128", "float32 head_dim 256"), chain.from_iterable(KERNELS.values())))
-    for size, kernel in programs:
-        assert f"sm_80 {size} {kernel}: 1 variants" in done.stdout
-    assert f"{len(programs)} variants, 0 faults" in done.stdout
+    programs = {
+        (size, kernel): SIZES.get(kernel, 1) if size.startswith("bfloat16") else 1
+        for size, kernel in product(("bfloat16 head_dim 128", "float32 head_dim 256"), chain(*KERNELS.values()))
+    }
+    for (size, kernel), variants in programs.items():
+        assert f"sm_80 {size} {kernel}: {variants} variants" in done.stdout
+    assert f"{sum(programs.values())} variants, 0 faults" in done.stdout
 
 
 @pytest.mark.slow
@@ -99,7 +113,8 @@ def test_every_fault_is_reported_and_fails(tmp_path: Path) -> None:
     assert f"{where} _added no product: multiplies half precision without tensor cores" in done.stderr
     assert re.search(f"{where} _crowded a large product: [0-9]+ B of shared memory, sm_90 has 232448", done.stderr)
     assert re.search(f"{where} _spilling a long vector: [0-9]+ B spilled, allowed: {SPILLS}", done.stderr)
-    assert "3 variants, 5 faults" in done.stdout
+    assert f"{where} warps: its sizes add in different orders" in done.stderr
+    assert "5 variants, 8 faults" in done.stdout
 
 
 def test_without_compilation_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

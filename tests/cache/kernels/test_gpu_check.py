@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, from_dense
+from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.ranking import Ranking
 
 BLOCKED = """
@@ -113,6 +114,27 @@ def test_a_near_tie_is_told_from_a_fault(gap: float, explained: bool, by_score: 
     assert judged(0, 1, 4, 5)
     assert judged(*((0, 2, 1, 4, 5) if by_score else (0, 2, 4, 5))) == explained
     assert not judged(1, 3, 4, 5) and not judged(0, 1, 4), "a fault: the best or a protected pair is gone"
+
+
+@pytest.mark.parametrize("gap", [NEAR, FAR])
+def test_near_ties_of_decoding_are_no_faults(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
+    """Scores that rise on one side and fall on the other: by rounding of float32, and by more than that."""
+    from benchmarks.gpu_check import decoding
+
+    ranked = IncrementalEviction.rank
+
+    def planted(
+        self: IncrementalEviction, layer: LayerCache, rows: ObservationWindow | None
+    ) -> tuple[LayerCache, Ranking]:
+        layer, ranking = ranked(self, layer, rows)
+        rises = torch.arange(ranking.scores.shape[-1], dtype=ranking.scores.dtype)
+        sign = -1 if rows is not None and rows.kernels == "triton" else 1
+        return layer, ranking.mapped(lambda scores: (1 + sign * gap * rises).expand_as(scores))
+
+    monkeypatch.setattr(IncrementalEviction, "rank", planted)
+    arrays = decoding._drawn(1, 18, 0, 16, torch.float32, torch.device("cpu"))
+    found = decoding.compared([(decoding.TOVA, decoding.Attention())], 18, arrays)
+    assert (found.ties, found.wrong) == ((1, 0) if gap == NEAR else (0, 1))
 
 
 def test_decoding_that_keeps_other_pairs_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
