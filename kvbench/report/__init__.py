@@ -1,4 +1,4 @@
-"""Rows to statistics, tables, plots and pages.
+"""Rows to statistics, tables and plots."""
 
 Reads rows only: torch, transformers and Hydra are never imported here.
 """

@@ -19,7 +19,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.linear_layers import Products, use_products
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import RepeatPass, passes
-from kvbench.run.request_memory import _activations
+from kvbench.run.memory import activations
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, Characters, small_model
 from tests.models.families import tiny
@@ -161,5 +161,5 @@ def test_a_pass_holds_no_more_than_memory_says() -> None:
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda part: part):
         engine.repeat(cache, Drawn.passes[:1], repeat)
     rows = len(Drawn.passes[0].ids)
-    most = _activations(model.config, torch.float32, rows) * model.config.num_hidden_layers
+    most = activations(model.config, torch.float32, rows) * model.config.num_hidden_layers
     assert most / 3 < sum(held.values()) < most

@@ -13,6 +13,7 @@ from kvbench.tasks.files import FromFiles, find, folder, limit_samples, listing
 LOCK = read_lock()
 ELSEWHERE = (
     "ruler",
+    "ruler_v2",
     "smollm2",
     "longbench_v2",
     "scbench",

@@ -13,7 +13,7 @@
         {"question": "...", "answer": "...", "supporting_facts": {"title": ["...", "..."]},
          "context": {"title": ["...", ...], "sentences": [["...", ...], ...]}}
 
-Prompts follow nemo_skills/dataset/ruler2/prepare_qa.py.
+Prompts follow https://github.com/NVIDIA-NeMo/Skills at 991a743, nemo_skills/dataset/ruler2/prepare_qa.py.
 """
 
 import random

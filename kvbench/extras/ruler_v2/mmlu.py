@@ -11,7 +11,7 @@
     ruler_v2/mmlu_test.jsonl, mmlu_auxiliary_train.jsonl
         {"question": "...", "choices": ["...", "...", "...", "..."], "answer": 1}
 
-Prompts follow nemo_skills/dataset/ruler2/prepare_mmlu.py.
+Prompts follow https://github.com/NVIDIA-NeMo/Skills at 991a743, nemo_skills/dataset/ruler2/prepare_mmlu.py.
 """
 
 import random

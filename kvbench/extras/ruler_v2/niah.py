@@ -6,7 +6,7 @@
     What are all the special magic numbers for lucid-barn mentioned in the provided text? The special magic numbers for
     lucid-barn mentioned in the provided text are
 
-Prompts follow nemo_skills/dataset/ruler2/prepare_niah.py.
+Prompts follow https://github.com/NVIDIA-NeMo/Skills at 991a743, nemo_skills/dataset/ruler2/prepare_niah.py.
 """
 
 import random

@@ -95,8 +95,9 @@ def test_sizes_are_found_before_a_step_is_captured(monkeypatch: pytest.MonkeyPat
 
                 return launch
 
-        monkeypatch.setattr(ragged_decode_triton, "_over_splits", Recorded())
-        assert len([*prompts(gpu, Rooms(), (44, 43), (5, 9))]) == 2
+        with monkeypatch.context() as patched:  # undone before the GPU takes its own launcher away
+            patched.setattr(ragged_decode_triton, "_over_splits", Recorded())
+            assert len([*prompts(gpu, Rooms(), (44, 43), (5, 9))]) == 2
     captured = {kind for capturing, kind in seen if capturing}
     first = dict(reversed([(kind, capturing) for capturing, kind in seen]))
     assert captured and not any(first[kind] for kind in captured)
