@@ -1,4 +1,4 @@
-"""Rows to statistics, tables and plots."""
+"""Rows to statistics, tables and plots.
 
 Reads rows only: torch, transformers and Hydra are never imported here.
 """
