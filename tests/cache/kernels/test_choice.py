@@ -152,7 +152,7 @@ def test_the_default_keeps_its_name_and_the_environment_tells_what_ran(monkeypat
 
 def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
     check_kernels("triton", torch.device("cpu"), torch.float32)
-    monkeypatch.setattr("kvbench.cache.kernels.programs.INTERPRETED", False)
+    monkeypatch.setattr("kvbench.extras.triton.programs.INTERPRETED", False)
     with pytest.raises(ValueError, match="or set TRITON_INTERPRET=1"):
         check_kernels("triton", torch.device("cpu"), torch.float32)
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
