@@ -31,23 +31,23 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kvbench.cache.kernels import (
+from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
+from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.extras.triton import (
     caote,
-    column_sums_triton,
+    column_sums,
     cosines,
     lagkv,
     norms,
     pooled,
     programs,
-    ragged_decode_triton,
-    row_sums_triton,
+    ragged_decode,
+    row_sums,
     slots,
     tail,
     triattention,
 )
-from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
-from kvbench.cache.kernels.programs import Tuned
-from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.extras.triton.programs import Tuned
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have."""
@@ -159,16 +159,14 @@ def _sums(
     keys = keys.flatten(0, 1) if "segments" in options else keys
     arrays = (queries, keys, keys, queries.float(), torch.zeros(8, rows))
     label = f"{'+'.join(terms)} rows={rows} tokens={tokens} {options or ''}"
-    return label, partial(column_sums_triton.column_sums, *arrays, 0.1, terms, **options)
+    return label, partial(column_sums.column_sums, *arrays, 0.1, terms, **options)
 
 
 def _decode(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
     queries, pairs = torch.zeros(3, rows, head_dim, dtype=dtype), torch.zeros(650, head_dim, dtype=dtype)
     lengths = torch.tensor([600, 50, 0])
     arrays = (queries, pairs, pairs, lengths.cumsum(0) - lengths, lengths)
-    return f"rows={rows} {options or ''}", partial(
-        ragged_decode_triton.ragged_decode, *arrays, 0.1, longest=600, **options
-    )
+    return f"rows={rows} {options or ''}", partial(ragged_decode.ragged_decode, *arrays, 0.1, longest=600, **options)
 
 
 def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
@@ -208,7 +206,7 @@ def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Laun
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
     codes, lse = torch.zeros(2, dtype=torch.int32), torch.zeros(2, group)
     arrays = (queries, pairs, pairs, queries.float(), lse, segments, codes, codes, 0.1)
-    return f"group={group} {options or ''}", partial(row_sums_triton.row_sums, *arrays, **options)
+    return f"group={group} {options or ''}", partial(row_sums.row_sums, *arrays, **options)
 
 
 def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> Launch:

@@ -11,7 +11,7 @@ the device, where a shape depends on them, and where it copies memory that is no
 `torch.cuda.CUDAGraph` is pretended too: what is launched during a capture is launched again, on the same memory, by a
 replay, and a wait during a capture is an error.
 
-The kernels of `kvbench.cache.kernels` run in Triton's interpreter, on the memory behind their arguments.
+The kernels of `kvbench.extras.triton` run in Triton's interpreter, on the memory behind their arguments.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ WAITING = frozenset(
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
 KERNELS = {
-    "column_sums_triton": ("_column_sums",),
-    "ragged_decode_triton": ("_over_splits", "_merge"),
-    "row_sums_triton": ("_row_sums",),
+    "column_sums": ("_column_sums",),
+    "ragged_decode": ("_over_splits", "_merge"),
+    "row_sums": ("_row_sums",),
     "tail": ("_append", "_with_tail"),
     "slots": ("_append_pair", "_evict", "_reorder", "_turned"),
     "pooled": ("_pooled",),
@@ -510,7 +510,7 @@ class PretendedGpu:
         for name, value in self._cuda().items():
             enter(patch.object(torch.cuda, name, value))
         for file, names in KERNELS.items():
-            module = import_module(f"kvbench.cache.kernels.{file}")
+            module = import_module(f"kvbench.extras.triton.{file}")
             for name in names:
                 enter(patch.object(module, name, self._kernel(name, getattr(module, name))))
         enter(patch.object(bias.CausalBias, "__new__", staticmethod(new)))

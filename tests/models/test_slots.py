@@ -31,9 +31,9 @@ from kvbench.eviction.scores.score import RawTerm, Reduce, Score, WindowScore
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
 from kvbench.extras.rkv.rkv import RKV
+from kvbench.extras.triton.evicting_slots import can_evict
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
-from kvbench.models.decode.slots import can_evict
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone
 

@@ -1,7 +1,7 @@
 """The implementations of attention over the cache that `model.kernels` chooses from; needs no torch to be imported.
 
 torch       plain PyTorch for everything: runs everywhere; the others are tested against it
-triton      our own kernels: column sums over the observation window, and the frozen prefixes of a decode batch
+triton      our own kernels, an extra: column sums over the observation window, and frozen prefixes of a decode batch
 flash_attn  flash-attn for the prefixes, PyTorch for the sums
 varlen      torch.nn.attention.varlen for the prefixes, PyTorch for the sums
 
@@ -10,12 +10,17 @@ A package is imported when it is chosen. None is replaced by another one silentl
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import yaml
+
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import own_sources, usable_plugins
+from kvbench.support.settings_file import LOADER
 
 if TYPE_CHECKING:
     import torch
@@ -36,20 +41,14 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
     if kernels == "torch":
         return
     check_installed(kernels)
-    name = str(dtype).removeprefix("torch.")
     if head_dim > 256:
         raise UserError(
             f"model.kernels={kernels} supports heads of at most 256, not {head_dim}: use model.kernels=torch"
         )
     if kernels == "triton":
-        if name == "float64":
-            raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
-        if device.type != "cuda" and not import_module("kvbench.cache.kernels.programs").INTERPRETED:
-            raise UserError(
-                f"model.kernels=triton runs on a GPU, not on {device.type}: use model.kernels=torch, or set "
-                "TRITON_INTERPRET=1 to run the kernels slowly in Triton's interpreter"
-            )
+        kernel_module("programs").check(device, dtype)
     elif device.type != "cuda" or dtype.itemsize > 2:
+        name = str(dtype).removeprefix("torch.")
         raise UserError(
             f"model.kernels={kernels} runs on a GPU in bfloat16 or float16, not on {device.type} in {name}: "
             "use model.kernels=torch"
@@ -69,7 +68,7 @@ def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torc
 
 def check_installed(kernels: Kernels) -> None:
     """Raise UserError, with the command that installs it, for a missing or too old package."""
-    if kernels in INSTALL and find_spec(kernels) is None:
+    if kernels in INSTALL and (find_spec(kernels) is None or (kernels == "triton" and _triton() is None)):
         raise UserError(f"model.kernels={kernels}: not installed: {INSTALL[kernels]}, or use model.kernels=torch")
     if kernels == "varlen":
         module = "torch.nn.attention.varlen"
@@ -84,23 +83,24 @@ def check_installed(kernels: Kernels) -> None:
 
 def column_sums_of(kernels: Kernels) -> Callable[..., Any] | None:
     """Return the chosen implementation of `column_sums`; None: plain PyTorch, chunk by chunk."""
-    return import_module("kvbench.cache.kernels.column_sums_triton").column_sums if kernels == "triton" else None
+    return kernel_module("column_sums").column_sums if kernels == "triton" else None
 
 
 def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     """Return the chosen implementation of `ragged_decode`; None: plain PyTorch."""
-    if kernels == "torch":
-        return None
     if kernels == "triton":
-        return import_module("kvbench.cache.kernels.ragged_decode_triton").ragged_decode
-    return getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
-
-
-def tail_kernels_of(kernels: Kernels) -> Any:
-    """Return the module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
-    return import_module("kvbench.cache.kernels.tail") if kernels == "triton" else None
+        return kernel_module("ragged_decode").ragged_decode
+    return None if kernels == "torch" else getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
 
 
 def kernel_module(operation: str) -> Any:
-    """Return the module of a Triton kernel, by its name in this folder."""
-    return import_module(f"kvbench.cache.kernels.{operation}")
+    """Return a module of the Triton kernels by its name."""
+    return import_module(f"{_triton()}.{operation}")
+
+
+@cache  # asked for in every step
+def _triton() -> str | None:
+    """Return the package that holds the Triton kernels, as its settings file names it; None: it was taken away."""
+    files = (source.conf / "kernels" / "triton.yaml" for source in (*own_sources(), *usable_plugins()))
+    found = [yaml.load(file.read_text("utf-8"), LOADER)["_target_"] for file in files if file.is_file()]
+    return found[0] if found else None

@@ -18,8 +18,7 @@ exact_zeroed   sum_i |o'_ij - o_i|^2                       the same, the pair's 
 A row before a column (causal mask) counts as weight 0 everywhere, also in the variance. Without `diagonal` the weight
 that a row gives itself counts as 0 too. With a `softcap` Z is softcap tanh(Z / softcap).
 
-`column_sums` is the reference: it writes the formulas out, so its memory grows as rows x columns x head_dim. The Triton
-kernel in `column_sums_triton.py` must agree with it.
+`column_sums` writes the formulas out, so its memory grows as rows x columns x head_dim. Kernels must agree with it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Attention of a few new tokens over segments: runs of KV pairs of different lengths, one after the other in memory.
 
 A segment is one cache head of one cell. `ragged_decode` is the reference; `flash_attn` and `varlen` call functions of
-other packages for sequences of different lengths; a kernel of our own is in `ragged_decode_triton.py`.
+other packages for sequences of different lengths.
 """
 
 from dataclasses import dataclass

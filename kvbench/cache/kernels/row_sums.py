@@ -1,7 +1,4 @@
-"""Sums over the queries of one token and the pairs of many segments, each segment with the sum of its own score.
-
-`row_sums` is the reference; the kernel in `row_sums_triton.py` computes the segments of all scores in one launch.
-"""
+"""Sums over the queries of one token and the pairs of many segments, each with its own sum: the reference."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args

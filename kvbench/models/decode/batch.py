@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from operator import mul
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_segments, hidden
-from kvbench.cache.kernels.choice import Kernels, kernel_module, ragged_decode_of, tail_kernels_of
+from kvbench.cache.kernels.choice import Kernels, kernel_module, ragged_decode_of
 from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copy_marked, marks
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
@@ -226,7 +227,8 @@ class RaggedBatch(DecodeBatch):
         super().__init__(cells, len(remaining), max(num_tokens), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
-        self._layers, self.decode, self.tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
+        self._layers, self.decode = {}, ragged_decode_of(kernels)
+        self.tails: Any = kernel_module("tail") if kernels == "triton" else None
         self._past: dict[torch.device, Int[Tensor, ""]] = {}
         self._on_device = False
         self.uncaptured = f"model.kernels={kernels}" if self.decode is not None and self.tails is None else None
@@ -235,7 +237,7 @@ class RaggedBatch(DecodeBatch):
         self.unshared = "local layers" if local else alone
         place: Place | None = None if self.room is None else self.room.place
         if place is None and self.decode is not None:
-            place = partial(kernel_module("flat").placed, max_new_tokens)
+            place = partial(import_module("kvbench.cache.kernels.flat").placed, max_new_tokens)
         if place is not None and wholes[0] is not None and all(each is wholes[0] for each in wholes):
             by_layer = list(zip(*map(reversed, remaining), strict=True))
             cut = [layers for layers in by_layer if isinstance(layers[0], CutLayer)]

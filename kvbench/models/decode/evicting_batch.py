@@ -4,20 +4,35 @@ answer. Each evicts by itself (`EvictingCache`); those that the kernels can evic
 
 import sys
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
+from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.local_layer import LocalLayer
-from kvbench.models.decode.slots import EvictionClock, Slots, can_evict
+from kvbench.models.rope import KeyReRotation
 from kvbench.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class EvictionClock:
+    """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
+    read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
+    """
+
+    every: int | None
+    pending: int
+    most_tokens: int
+    re_rotation: KeyReRotation | None
 
 
 class EvictingBatch(DecodeBatch):
@@ -34,7 +49,7 @@ class EvictingBatch(DecodeBatch):
         self._alone: list[int] = []
         self._call: AttentionCall | None = None
         self._groups: list[list[int]] = []
-        self._slots: dict[tuple[int, int], Slots] = {}
+        self._slots: dict[tuple[int, int], Any] = {}
         self._local: dict[int, LocalLayer] = {}
         self._newest: dict[torch.device, Tensor] = {}
         self._rows: dict[tuple[int, torch.device], Tensor] = {}
@@ -80,7 +95,7 @@ class EvictingBatch(DecodeBatch):
         self._new, self._alone, self._rows = new, [], {}
         for cell, cache in self._open(range(self.num_active)):
             fast = cache.kernels == "triton" and new == 1 and not cache.divides
-            if fast and can_evict(cache.evictor, cache.every):
+            if fast and kernel_module("evicting_slots").can_evict(cache.evictor, cache.every):
                 groups.setdefault(_key(cache), []).append(cell)
             else:
                 self._alone.append(cell)
@@ -105,7 +120,9 @@ class EvictingBatch(DecodeBatch):
             re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
             reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens, re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
-            self._slots[group, layer] = Slots(like, [cache.evictor for cache in caches], reading, rows)
+            self._slots[group, layer] = kernel_module("evicting_slots").Slots(
+                like, [cache.evictor for cache in caches], reading, rows
+            )
         slots = self._slots[group, layer]
         if keys.device not in self._newest:
             position = torch.tensor([self.num_tokens + self.num_new_tokens], dtype=POSITION)

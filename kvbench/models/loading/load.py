@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.choice import check_installed, chosen_kernels, kernel_module
+from kvbench.cache.kernels.choice import check_installed, chosen_kernels
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
@@ -205,7 +206,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         spec.adapt(engine)
         check_model(engine, expected)
         if engine.uncaptured is None and kernels == "triton":
-            engine.rooms = kernel_module("flat").Rooms()
+            engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
     except ValueError as error:
         raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":

@@ -132,6 +132,17 @@ def test_triton_is_the_default_on_a_gpu_where_it_can_run(
     assert chosen_kernels(None, torch.device(device), dtype, head_dim) == "torch"
 
 
+def test_without_the_extra_torch_is_the_default_and_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, sources = torch.device("cuda"), choice.own_sources()
+    assert any(source.package == "kvbench.extras.triton" for source in sources)
+    without = [source for source in sources if source.package != "kvbench.extras.triton"]
+    monkeypatch.setattr(choice, "own_sources", lambda: without)
+    monkeypatch.setattr(choice, "_triton", choice._triton.__wrapped__)
+    assert chosen_kernels(None, gpu, torch.bfloat16, 128) == "torch"
+    with pytest.raises(ValueError, match=r"triton: not installed: pip install 'kvbench\[kernels\]', or use model"):
+        check_kernels("triton", gpu, torch.bfloat16)
+
+
 def test_cells_of_different_kernels_are_different_cells() -> None:
     from tests.run.test_prefill_job import cells
 
@@ -152,7 +163,7 @@ def test_the_default_keeps_its_name_and_the_environment_tells_what_ran(monkeypat
 
 def test_without_the_interpreter_a_cpu_is_refused(monkeypatch: Any) -> None:
     check_kernels("triton", torch.device("cpu"), torch.float32)
-    monkeypatch.setattr("kvbench.cache.kernels.programs.INTERPRETED", False)
+    monkeypatch.setattr("kvbench.extras.triton.programs.INTERPRETED", False)
     with pytest.raises(ValueError, match="or set TRITON_INTERPRET=1"):
         check_kernels("triton", torch.device("cpu"), torch.float32)
     monkeypatch.setattr(choice, "find_spec", lambda name: None)

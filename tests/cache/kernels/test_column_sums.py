@@ -34,7 +34,7 @@ def truth(case, terms=TERMS):
 
 
 def kernel(case, terms=TERMS):
-    from kvbench.cache.kernels import column_sums_triton as fast
+    from kvbench.extras.triton import column_sums as fast
 
     queries, keys, values, outputs, lse, scaling = case
     return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
@@ -106,7 +106,7 @@ def test_columns_past_the_end_are_never_read():
 @pytest.mark.parametrize(("rows", "heads", "peak"), [(16, 1, 1.0), (64, 4, 1.0), (16, 4, 6.0)])
 def test_keys_and_values_are_read_once(rows, heads, peak, block, monkeypatch):
     """Whatever the number of rows and of heads that share them; a weight above one half reads its value again."""
-    from kvbench.cache.kernels import column_sums_triton as fast
+    from kvbench.extras.triton import column_sums as fast
 
     tokens = 192
     case = queries, keys, values, _, lse, scaling = layer(rows, tokens, heads, 1, 64, torch.bfloat16, peak)
@@ -134,7 +134,7 @@ def test_twice_is_bit_equal():
 
 
 def test_bad_input_is_refused():
-    from kvbench.cache.kernels import column_sums_triton as fast
+    from kvbench.extras.triton import column_sums as fast
 
     case = layer(1, 20)
     with pytest.raises(ValueError, match="attn_variance of 1 observed row"):
@@ -157,7 +157,7 @@ def test_a_soft_cap_is_honoured(dtype):
     inputs = (queries, keys, values, outputs, logits.logsumexp(-1))
     expected = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS, softcap=cap)
     plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
-    from kvbench.cache.kernels import column_sums_triton as fast
+    from kvbench.extras.triton import column_sums as fast
 
     sums = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
     errors = worst(sums, expected)
@@ -170,7 +170,7 @@ def test_a_row_need_not_count_itself():
     *arrays, scaling = layer(19, 60)
     expected = naive.column_sums(*(part.double() for part in arrays), scaling, terms, diagonal=False)
     assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
-    from kvbench.cache.kernels import column_sums_triton as fast
+    from kvbench.extras.triton import column_sums as fast
 
     sums = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
     errors = worst(sums, expected)
@@ -186,8 +186,8 @@ def test_a_row_need_not_count_itself():
 )
 def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
-    from kvbench.cache.kernels import column_sums_triton as fast
     from kvbench.cache.kernels.ragged_decode import Segments
+    from kvbench.extras.triton import column_sums as fast
 
     lengths, terms = (75, 3, 40), tuple(term for term in TERMS if term != "attn_variance")
     cases = [layer(1, tokens, 2, 1, dtype=dtype, peak=3.0, seed=tokens) for tokens in lengths]

@@ -23,7 +23,7 @@ FAULTS = """
 import sys
 from functools import partial
 import torch, triton, triton.language as tl
-from kvbench.cache.kernels.programs import Tuned
+from kvbench.extras.triton.programs import Tuned
 from scripts import compile_kernels
 
 @triton.jit

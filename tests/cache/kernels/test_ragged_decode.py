@@ -27,7 +27,7 @@ def segments(lengths=LENGTHS, rows=3, head_dim=40, dtype=torch.float32, seed=0):
 
 
 def kernel(*case, **options):
-    from kvbench.cache.kernels import ragged_decode_triton as fast
+    from kvbench.extras.triton import ragged_decode as fast
 
     return fast.ragged_decode(*case, **options)
 
@@ -62,7 +62,7 @@ def test_fine_outputs_are_as_precise_as_float32(dtype):
 
 
 def test_more_splits_than_are_merged_at_a_time():
-    from kvbench.cache.kernels.ragged_decode_triton import MERGED, SPLIT
+    from kvbench.extras.triton.ragged_decode import MERGED, SPLIT
 
     case = segments(lengths=(MERGED * SPLIT + 100, 0, 3 * SPLIT), rows=2, head_dim=16)
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.9)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kvbench.cache.kernels import row_sums_triton
 from kvbench.cache.kernels.ragged_decode import Segments, ragged_decode
 from kvbench.cache.kernels.row_sums import MERGES, ROW_TERMS, row_sums
+from kvbench.extras.triton import row_sums as fast
 
 SCALING, HEAD_DIM = 0.4, 24
 
@@ -27,14 +27,14 @@ def test_segments_of_every_sum(group: int, softcap: float | None) -> None:
     terms, named = [term for term, _ in pairs], [merge for _, merge in pairs]
     expected = row_sums(*wide, outputs, lse, segments, terms, named, SCALING, softcap)
     arrays = queries, keys, values, outputs.float(), lse.float(), segments
-    by_word = ([row_sums_triton.CODES[word] for word in words] for words in (terms, named))
+    by_word = ([fast.CODES[word] for word in words] for words in (terms, named))
     codes = [torch.tensor(numbers, dtype=torch.int32) for numbers in by_word]
-    sums = row_sums_triton.row_sums(*arrays, *codes, SCALING, softcap)
+    sums = fast.row_sums(*arrays, *codes, SCALING, softcap)
     assert torch.allclose(sums.double(), expected, rtol=1e-3, atol=1e-5)
 
     state = torch.rand(sums.shape, generator=draw)
     before, adds = state.clone(), torch.arange(len(pairs)).int() % 3
-    added = row_sums_triton.row_sums(*arrays, *codes, SCALING, softcap, (state, adds))
+    added = fast.row_sums(*arrays, *codes, SCALING, softcap, (state, adds))
     assert added is state
     for number, length in enumerate(lengths.tolist()):
         old = before[number] if adds[number] or terms[number] == "nothing" else torch.zeros(())

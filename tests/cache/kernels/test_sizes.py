@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels import programs, ragged_decode_triton
 from kvbench.cache.kernels.flat import Rooms
-from kvbench.cache.kernels.programs import HALF, WIDE, Tuned
+from kvbench.extras.triton import programs, ragged_decode
+from kvbench.extras.triton.programs import HALF, WIDE, Tuned
 from tests.models.test_graph import prompts
 from tests.pretended_gpu import PretendedGpu
 
@@ -84,7 +84,7 @@ def test_sizes_are_found_before_a_step_is_captured(monkeypatch: pytest.MonkeyPat
     """Nothing can be timed within a capture: each kind of launch comes outside of one first."""
     seen: list[tuple[bool, tuple[torch.dtype, int]]] = []
     with PretendedGpu(interpret=False) as gpu:
-        inner = ragged_decode_triton._over_splits
+        inner = ragged_decode._over_splits
 
         class Recorded:
             def __getitem__(self, grid: Any) -> Any:
@@ -96,7 +96,7 @@ def test_sizes_are_found_before_a_step_is_captured(monkeypatch: pytest.MonkeyPat
                 return launch
 
         with monkeypatch.context() as patched:  # undone before the GPU takes its own launcher away
-            patched.setattr(ragged_decode_triton, "_over_splits", Recorded())
+            patched.setattr(ragged_decode, "_over_splits", Recorded())
             assert len([*prompts(gpu, Rooms(), (44, 43), (5, 9))]) == 2
     captured = {kind for capturing, kind in seen if capturing}
     first = dict(reversed([(kind, capturing) for capturing, kind in seen]))

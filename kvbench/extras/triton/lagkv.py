@@ -8,8 +8,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kernels.programs import block_of
 from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
+from kvbench.extras.triton.programs import block_of
 
 BLOCK = 32
 """Pairs that a program holds."""

@@ -29,6 +29,17 @@ LAUNCHES = 10
 """Launches of a kernel that are timed for each of its sizes."""
 
 
+def check(device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UserError where the kernels cannot run: in float64, or on a CPU without Triton's interpreter."""
+    if dtype == torch.float64:
+        raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
+    if device.type != "cuda" and not INTERPRETED:
+        raise UserError(
+            f"model.kernels=triton runs on a GPU, not on {device.type}: use model.kernels=torch, or set "
+            "TRITON_INTERPRET=1 to run the kernels slowly in Triton's interpreter"
+        )
+
+
 class Tuned(Autotuner):
     """A kernel that runs with the fastest of several sizes in half precision, and with the last ones in float32.
 

@@ -1,4 +1,6 @@
-"""Column sums over the observation window by a Triton kernel, in float32. The reference is `column_sums.py`.
+"""Column sums over the observation window by a Triton kernel, in float32.
+
+`kvbench.cache.kernels.column_sums` is the reference.
 
 One pass over keys and values: a program owns a block of columns of one KV head and meets the rows of every query head
 of its group, so K and V are read once and no two programs add to the same number. Values are compared with outputs
@@ -29,9 +31,9 @@ from kvbench.cache.kernels.column_sums import (
     Term,
     check_terms,
 )
-from kvbench.cache.kernels.programs import INTERPRETED, Tuned, compiled_sizes, logits, product
 from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
 from kvbench.cache.shapes import Dense, Rows
+from kvbench.extras.triton.programs import INTERPRETED, Tuned, compiled_sizes, logits, product
 
 SIZES = [
     {"BLOCK": block, "STAGES": stages, "num_warps": 8, "num_stages": stages}

@@ -26,6 +26,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress, groupby
 from operator import gt
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import column_sums_of, kernel_module, ragged_decode_of
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
 from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
@@ -45,8 +45,9 @@ from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import best_first, mean_over_heads
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads
 from kvbench.eviction.scores.score import RawTerm, Score, is_row_sum, row_term_of
+from kvbench.extras.triton import column_sums, pooled, ragged_decode, row_sums, slots
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
-from kvbench.models.rope import KeyReRotation
+from kvbench.models.decode.evicting_batch import EvictionClock
 from kvbench.support.errors import UserError
 
 FREE = torch.iinfo(POSITION).max
@@ -57,18 +58,6 @@ Newest = Int[Tensor, "1"]
 Columns = Float[Tensor, "segments slots"]
 OfRun = Float[Tensor, "run slots"]
 Order = Int[Tensor, "segments slots"]
-
-
-@dataclass(frozen=True)
-class EvictionClock:
-    """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
-    read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
-    """
-
-    every: int | None
-    pending: int
-    most_tokens: int
-    re_rotation: KeyReRotation | None
 
 
 @dataclass(frozen=True)
@@ -234,7 +223,7 @@ def _rules(
     layout: Layout, evictors: Sequence[IncrementalEviction], every: int | None, device: torch.device
 ) -> SegmentSettings:
     owned = [evictors[cell] for cell, _ in layout.owners]
-    policies, codes = [own.policy for own in owned], kernel_module("row_sums_triton").CODES
+    policies, codes = [own.policy for own in owned], row_sums.CODES
     terms = [_term(own, every) for own in owned]
     reads = [term not in ("nothing", "position") for term in terms]
     pools = [policy.pool for policy in policies]
@@ -339,7 +328,7 @@ class Slots:
 
     def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams, newest: Newest) -> Heads:
         """Append the pairs of the new token to every segment, attend to all pairs, and evict if that is due."""
-        kernel_module("slots").append(
+        slots.append(
             self.pairs, self.numbers, keys, values, self.layout.order, self.held, newest, ROTATED in self.states
         )
         shown = self._shown()
@@ -366,7 +355,7 @@ class Slots:
         rotation = self.reading.re_rotation.by_layer[self.index]
         frequencies = rotation.frequencies.float().to(self.bases.device)
         arrays = self.pairs[0], self._state(ROTATED), self.rules.turned, self.held, frequencies
-        return kernel_module("slots").turned(*arrays, rotation.interleaved)
+        return slots.turned(*arrays, rotation.interleaved)
 
     def _read(self, queries: Heads, shown: FlatPairs, rule: AttentionParams) -> Heads:
         """Return outputs of the new token over the pairs of its segments, and the record of them, if scores read it."""
@@ -375,11 +364,11 @@ class Slots:
         if self.layout.order is not None:
             rows = rows.index_select(0, self.layout.order)
             sinks = None if sinks is None else sinks.index_select(0, self.layout.order)
-        decode = ragged_decode_of("triton")
-        assert decode is not None
         arrays = rows, shown, self.pairs[1], self.bases, self.held.lengths
         longest = max(self.lengths) + 1
-        outputs, lse = decode(*arrays, rule.scaling, softcap=rule.softcap, longest=longest, fine=True)
+        outputs, lse = ragged_decode.ragged_decode(
+            *arrays, rule.scaling, softcap=rule.softcap, longest=longest, fine=True
+        )
         if sinks is not None:
             total = torch.logaddexp(lse, sinks)
             outputs, lse = outputs * (lse - total).exp()[..., None], total
@@ -414,7 +403,7 @@ class Slots:
         plain = raw[0] if len(raw) == 1 else torch.cat(raw)
         if rules.pools:
             settings = self.held.lengths, rules.apart, rules.sizes, rules.means
-            planes = kernel_module("pooled").pooled(plain, order, *settings)
+            planes = pooled.pooled(plain, order, *settings)
         else:
             planes = plain[None]
         if len(scored) == 1:  # these may be its running scores, which stay
@@ -441,7 +430,7 @@ class Slots:
         queries, outputs = (part.view(count, -1, part.shape[2]) for part in (rows.queries, rows.outputs))
         arrays = queries, shown, self.pairs[1], outputs, rows.lse.view(count, -1), self.held, rules.terms, rules.merges
         state = None if rules.adds is None else (self._state(ACCUMULATED), rules.adds)
-        return kernel_module("row_sums_triton").row_sums(*arrays, rows.scaling, rows.softcap, state)
+        return row_sums.row_sums(*arrays, rows.scaling, rows.softcap, state)
 
     def _heads(self, run: Run, memo: dict[Hashable, object], shown: FlatPairs, newest: Newest) -> RaggedHeads:
         """Return the inputs of a run's score."""
@@ -487,11 +476,10 @@ class Slots:
         named = term.removesuffix("_of_others")
         span = run.start * heads.group, run.stop * heads.group
         own = rows.of_span(*span).last(policy.rows(rows.queries.shape[1]))
-        column_sums, name = column_sums_of("triton"), "attn_max" if merge == "max" else named
-        assert column_sums is not None
+        name: Any = "attn_max" if merge == "max" else named
         arrays = own.queries, heads.keys, heads.values, own.outputs, own.lse
         options = {"softcap": own.softcap, "diagonal": named == term, "segments": heads.segments}
-        sums = column_sums(*arrays, own.scaling, (name,), **options)[name]
+        sums = column_sums.column_sums(*arrays, own.scaling, (name,), **options)[name]
         sums = sums / own.lse.shape[1] if merge == "mean" and own.lse.shape[1] > 1 else sums
         return reduce_group(sums, heads.merge, len(heads.owners))
 
@@ -537,7 +525,7 @@ class Slots:
 
     def _evict(self, planes: Planes, order: Order | None, newest: Newest) -> None:
         """Evict from every segment what it holds beyond its limit, by the scores of its slots."""
-        slots, rules = kernel_module("slots"), self.rules
+        rules = self.rules
         if max(length + 1 - limit for length, limit in zip(self.lengths, self.layout.limits, strict=True)) > 1:
             return self._evict_several(planes)
         if not rules.all_by_score:
@@ -558,7 +546,7 @@ class Slots:
         self.broken = (torch.where(self._ranked[0], planes[0], 0) * 0).sum(dim=1).isnan()  # 0 times NaN or inf is NaN
         limits = rules.most, rules.sinks * rules.by_score, rules.lasts * rules.by_score, torch.ones_like(rules.by_score)
         arrays = self.pairs, self.numbers, planes[0], order, self.held
-        self.pairs, self.numbers, _ = kernel_module("slots").reorder(*arrays, *limits)
+        self.pairs, self.numbers, _ = slots.reorder(*arrays, *limits)
 
     @property
     def bytes_held(self) -> list[int]:

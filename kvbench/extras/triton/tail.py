@@ -12,8 +12,8 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kernels.programs import HALF, INTERPRETED, WIDE, compiled_sizes, logits, softmax_step
 from kvbench.cache.kernels.ragged_decode import SegmentLse, SegmentRows
+from kvbench.extras.triton.programs import HALF, INTERPRETED, WIDE, compiled_sizes, logits, softmax_step
 
 Tail = Float[Tensor, "segments room head_dim"]
 New = Float[Tensor, "cells kv_heads new head_dim"]

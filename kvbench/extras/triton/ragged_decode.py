@@ -1,4 +1,6 @@
-"""Attention over ragged segments by two Triton kernels, in float32. The reference is `ragged_decode.py`.
+"""Attention over ragged segments by two Triton kernels, in float32.
+
+`kvbench.cache.kernels.ragged_decode` is the reference.
 
 Splits have a fixed number of KV pairs, so that the result of a segment does not depend on the other segments. The first
 kernel attends with all rows of a segment to one split; the second merges the splits of a row of it by their
@@ -14,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kvbench.cache.kernels.programs import HALF, INTERPRETED, ROWS, WIDE, Tuned, compiled_sizes, logits, softmax_step
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
+from kvbench.extras.triton.programs import HALF, INTERPRETED, ROWS, WIDE, Tuned, compiled_sizes, logits, softmax_step
 
 SPLIT = 512
 """KV pairs of a split of a ragged segment: fixed, whatever else is in the batch."""
