@@ -12,8 +12,9 @@ from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
-from kvbench.support.named import named
+from kvbench.support.named import member, named
 from kvbench.support.quantity import count_noun
+from kvbench.tasks.task import Task
 from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.progress import progress
 from kvbench.work.sweep import RunOutput, make, recorded_rows
@@ -55,12 +56,12 @@ def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
     if sweep.part is not None:  # table and logger are of the whole sweep
         _mirror_whole(sweep, logger)
         return code
+    rows = recorded_rows(sweep)
     if not sweep.quiet:
         print_sweep(sweep)
         for hint in named("hint").values() if not sweep.since else ():  # the first run in its folder
             if advice := hint.load()(sweep, partial(recorded_rows, sweep)):
                 tell(advice)
-    rows = recorded_rows(sweep)
     if not isinstance(logger, NoLogger):
         _mirror(sweep, logger, rows)
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
@@ -90,7 +91,6 @@ def print_sweep(sweep: Sweep) -> None:
     """Print the report of a sweep's rows."""
     from kvbench.report.formats.text import write_text
 
-    report = named("report")[sweep.report].load()
-    where = {"cell": list(sweep.samples)}
-    rows = partial(recorded_rows, sweep)
-    write_text(report(sweep.results.path, lambda text: None, where, rows=rows), sys.stdout)
+    report = member("report", sweep.report) or named("report")[Task.report]
+    own = {"rows": partial(recorded_rows, sweep)} if report.name == Task.report else {}
+    write_text(report.load()(sweep.results.path, lambda text: None, {"cell": [*sweep.samples]}, **own), sys.stdout)

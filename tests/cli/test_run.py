@@ -11,6 +11,7 @@ from kvbench.config import sweep
 from kvbench.config.cells import with_reference
 from kvbench.records import COLUMNS
 from kvbench.run import local, prefill_job
+from kvbench.tasks.ruler.niah import Niah
 from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o_obcache,tova_obcache,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
@@ -356,3 +357,13 @@ def test_a_text_in_blocks_has_no_reference(tmp_path: Path) -> None:
 def test_a_reference_is_full_or_none(kvbench: Command, tiny: tuple[str, ...], words: str, message: str) -> None:
     finished = kvbench("run", *tiny, "policy=snapkv", words)
     assert finished.code == 2 and message in finished.err and not Path("out").exists()
+
+
+@pytest.mark.parametrize(("report", "head"), [("cost", "prefills"), ("none_of_these", "string_match_all")])
+def test_a_run_ends_with_the_report_that_its_task_names(
+    report: str, head: str, kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any report is called as `kvbench report` calls it; one that is not installed gives way to the usual table."""
+    monkeypatch.setattr(Niah, "report", report)
+    finished = kvbench("run", *tiny, "policy=full", "task.samples=1")
+    assert finished.code == 0 and head in finished.out, finished.out

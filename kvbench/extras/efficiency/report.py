@@ -24,7 +24,6 @@ from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
 from kvbench.report.tables.observation_note import windows
-from kvbench.report.tables.run_table import RowsOf
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
@@ -124,24 +123,19 @@ class Timed:
         return min(1.0, (restricted - min(times)) / (restricted - step))
 
 
-def timed_cells(source: Source, warn: Warn, where: Where | None = None, rows_of: RowsOf | None = None) -> list[Timed]:
+def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[Timed]:
     """Return the timed cells of a folder or a frame, by model, batch, context length, policy, score and budget.
-
-    rows_of: reads the rows of a run, which are then all that counts.
 
     Raises FileNotFoundError if there are no rows or none was timed, NothingSelected if none is selected, ValueError
     naming file and line for a broken one.
     """
-    read = (*COLUMNS, "metric")
-    rows = (load_table(source, read, warn, where) if rows_of is None else rows_of(read)).to_pylist()
+    rows = load_table(source, (*COLUMNS, "metric"), warn, where).to_pylist()
     rows = [row for row in rows if row["metric"] == "seconds_per_token"]
     if not rows:
         if not has_lines(source, Timing):
             raise no_lines(source, Timing, "only kvbench run task=efficiency writes them")
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
-    places = {(row["cell"], row["sample"]) for row in rows}
-    kept = (timing for place, timing in lines_beside(source, Timing, warn).items() if place in places)
-    timings = grouped(kept, lambda timing: timing.cell)
+    timings = grouped(lines_beside(source, Timing, warn).values(), lambda timing: timing.cell)
     describe = describer(source)
     cells, by_cell = [], grouped(rows, lambda row: row["cell"])
     alike = {cell: tuple(members[-1][name] for name in COLUMNS) for cell, members in by_cell.items()}
@@ -176,9 +170,9 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
     return spreads
 
 
-def report_of(source: Source, warn: Warn, where: Where | None = None, rows: RowsOf | None = None) -> Report:
-    """Return the report of the timed cells of a folder or a frame, or of a run. Raises as `timed_cells`."""
-    cells = timed_cells(source, warn, where, rows)
+def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
+    """Return the report of the timed cells of a folder or a frame. Raises as `timed_cells`."""
+    cells = timed_cells(source, warn, where)
     blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
     shared = windows((cell.cell for cell in cells), describer(source))
     return Report(

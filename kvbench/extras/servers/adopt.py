@@ -85,8 +85,8 @@ def main(flags: argparse.Namespace) -> int:
 
     run_context = RunContext(since=sweep.since, cells=sweep.samples, replaced=sweep.replaced)
     run(sweep.plan, sweep.results, JobQueue(sweep.results, run_context), backend_of=lambda _: Servers(source))
-    print_sweep(sweep)
     rows = recorded_rows(sweep)
+    print_sweep(sweep)
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
 
 
