@@ -17,7 +17,7 @@ from kvbench.config.settings import build
 from kvbench.report.tables.summary import FRACTION, Unit, budget_key
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
+from kvbench.support.named import member, named
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
@@ -100,7 +100,7 @@ class Item:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in (*KINDS, *named("item")):
+        if self.kind not in KINDS and member("item", self.kind) is None:
             raise UserError(f"paper item {self.name}: kind {self.kind}: {closest(self.kind, (*KINDS, *named('item')))}")
         if (self.member is None) != (self.kind in KINDS):
             raise UserError(f"paper item {self.name}: member: says what measures it, and needs a kind that is measured")
