@@ -22,12 +22,10 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
-from tests.cli.conftest import kvbench, stopping_model, tiny, tiny_model
 from tests.extras.probes.twin import Arrays, arrays_of
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
 
-__all__ = ["kvbench", "stopping_model", "tiny", "tiny_model"]
 TOKENS, WINDOWS = 37, (1, 5, 16, 37)
 
 
