@@ -22,7 +22,7 @@ from kvbench.models.loading.architecture import cache_heads, plain_config, slidi
 from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.plan import Cell
-from kvbench.support.sharing import processes_of_gpu
+from kvbench.support.shared_gpus import processes_of_gpu
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""

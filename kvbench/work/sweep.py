@@ -23,7 +23,7 @@ from kvbench.run.progress import Progress
 from kvbench.run.runner import Opened, run
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
-from kvbench.support.sharing import processes_of_gpu
+from kvbench.support.shared_gpus import processes_of_gpu
 from kvbench.work.failures import ExitCode, tracebacks_in
 from kvbench.work.logger import Logger
 

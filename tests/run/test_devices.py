@@ -20,7 +20,7 @@ from kvbench.run import energy
 from kvbench.run.job_queue import RunContext
 from kvbench.run.launch.local import Local, Work
 from kvbench.run.memory import free_bytes
-from kvbench.support.sharing import PROCESSES
+from kvbench.support.shared_gpus import PROCESSES
 from kvbench.work import sweep as work_sweep
 from tests.pretended_gpu import PretendedGpu
 

@@ -44,7 +44,7 @@ from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, gi
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError, is_panic
 from kvbench.support.quantity import shortened
-from kvbench.support.sharing import processes_of_gpu
+from kvbench.support.shared_gpus import processes_of_gpu
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""

@@ -12,7 +12,7 @@ from typing import IO, Annotated, ClassVar, Literal
 from kvbench.records import ResultsFolder
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
-from kvbench.support.sharing import PROCESSES
+from kvbench.support.shared_gpus import PROCESSES
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
