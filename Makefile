@@ -21,7 +21,7 @@ ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.qua
 	cache.kernels.column_sums cache.kernels.ragged_decode extras.conformance.properties eviction.allocation eviction.evict \
 	eviction.incremental eviction.pooling eviction.ranking eviction.scores models probes)
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
-	tests/extras/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/extras/conformance/test_properties.py
+	kvbench/extras/probes/tests tests/models/test_evicting_batch.py tests/models/test_families.py kvbench/extras/conformance/tests/test_properties.py
 
 DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe task.max_new_tokens=24 task.samples=30 results.dir=results/demo

@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python scripts/golden_answer_budget.py tests/golden/answer_budget
 
-Scores and kept pairs of every step are those of `tests/extras/conformance/naive_steps.py`, in float64; nothing of
-kvbench decides them. Inputs are those of `scripts/golden_evictions.py`, of which the last tokens are the answer's.
+Scores and kept pairs of every step are those of `kvbench/extras/conformance/tests/naive_steps.py`, in float64;
+nothing of kvbench decides them. Inputs are those of `scripts/golden_evictions.py`, of which
+the last tokens are the answer's.
 """
 
 import sys
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.extras.conformance.golden import Case
+from kvbench.extras.conformance.tests.cases import save
+from kvbench.extras.conformance.tests.naive_steps import decoded
 from scripts.golden_evictions import SHAPE, case, inputs
-from tests.extras.conformance.cases import save
-from tests.extras.conformance.naive_steps import decoded
 
 STEPS = 12
 """Tokens of the answer, the last of `SHAPE`."""

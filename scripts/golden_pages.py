@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python scripts/golden_pages.py tests/golden/pages
 
-Scores, budgets and kept sets are those of `tests/extras/conformance/naive_pages.py`, in float64; nothing of kvbench
-decides them. Inputs are those of `scripts/golden_evictions.py`.
+Scores, budgets and kept sets are those of `kvbench/extras/conformance/tests/naive_pages.py`, in float64;
+nothing of kvbench decides them. Inputs are those of `scripts/golden_evictions.py`.
 """
 
 import sys
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from kvbench.extras.conformance.golden import Case
+from kvbench.extras.conformance.tests.cases import save
+from kvbench.extras.conformance.tests.naive_pages import expected_pages
 from scripts.golden_evictions import SHAPE, case, inputs
-from tests.extras.conformance.cases import save
-from tests.extras.conformance.naive_pages import expected_pages
 
 MAX_POOL = {"kind": "max", "size": 5}
 TOVA: dict[str, Any] = {"score": {"name": "attn", "params": {}}, "window": 1, "recent": 0, "pool": None}

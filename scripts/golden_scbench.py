@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from kvbench.extras.scbench_official.tests.rows import MEMBERS, PREDICTIONS, rows
 from scripts.transcripts.stand_ins import empty
-from tests.extras.scbench_official_rows import MEMBERS, PREDICTIONS, rows
 from tests.tasks.scbench.templates import TEMPLATES, tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts" / "scbench.json"

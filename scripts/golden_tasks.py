@@ -2,11 +2,11 @@
 
 python scripts/golden_tasks.py dfs_state_query FOLDER      a checkout of WeianMao/triattention at c3744ee
 python scripts/golden_tasks.py babilong FOLDER COPIES      a checkout of booydar/babilong at 7a6efee;
-                                                           tests/extras/babilong_rows.py says what copies are
+                                                           kvbench/extras/babilong/tests/rows.py says what copies are
 python scripts/golden_tasks.py oolong FOLDER               a checkout of abertsch72/oolong at adbf1cb
 python scripts/golden_tasks.py ruler_v2 FOLDER COPIES      a checkout of NVIDIA-NeMo/Skills at 991a743, with inflect,
-                                                           editdistance and tenacity; tests/extras/ruler_v2_rows.py says
-                                                           what copies are
+                                                           editdistance and tenacity; what copies are:
+                                                           kvbench/extras/ruler_v2/tests/rows.py
 """
 
 import hashlib
@@ -23,8 +23,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kvbench.config.compose import options
+from kvbench.extras.babilong.tests import rows as babilong_rows
+from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
 from scripts.transcripts.stand_ins import empty, load
-from tests.extras import babilong_rows, ruler_v2_rows
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts"
 NODE, STACK, VISITED = 1, [0, 1], [0, 1]  # of a search after one step

@@ -51,7 +51,7 @@ def test_is_another():
 )
 def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: str | None, counts: str) -> None:
     (tmp_path / "reference").mkdir()
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (tmp_path / "test_parity.py").write_text(PARITY)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\n")
 

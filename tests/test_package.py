@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from kvbench import __version__
+from tests.repository import ROOT, code
 
-ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = """
 from kvbench.support import paths
 print(paths.conf(), paths.papers(), paths.assets(), sep="\\n")
@@ -48,8 +48,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_code_settings_papers_and_the_model(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
-    expected = _files("kvbench") | {f"kvbench/{name}" for name in _files("conf", "results/papers")}
-    assert expected - held == set()
+    files, code_files = _files("kvbench"), {file.relative_to(ROOT).as_posix() for file in code()}
+    tests = {name for name in files if name.endswith(".py")} - code_files
+    expected = files - tests | {f"kvbench/{name}" for name in _files("conf", "results/papers")}
+    assert expected - held == set() and tests and not tests & held
     assert "kvbench/py.typed" in held
     assert any(name.startswith("kvbench/models/assets/") for name in held)
 
@@ -100,7 +102,7 @@ def test_every_package_that_is_asked_for_is_used() -> None:
         lines for extra, lines in project["optional-dependencies"].items() if extra not in ("dev", "docs", "kvpress")
     )
     packages = [re.match(r"[\w-]+", line)[0] for line in chain(project["dependencies"], *extras)]  # type: ignore[index]
-    source = "\n".join(file.read_text("utf-8") for file in (ROOT / "kvbench").rglob("*.py"))
+    source = "\n".join(file.read_text("utf-8") for file in code())
     for module in (MODULES.get(package, package) for package in packages if package not in BY_TRANSFORMERS):
         uses = rf'^ *(import|from) {module}\b|(import_module|find_spec|pinned|version)\("{module}"'
         assert re.search(uses, source, re.MULTILINE), f"{module} is a dependency that nothing imports"

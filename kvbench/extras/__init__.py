@@ -1,1 +1,1 @@
-"""Features that the core does without: a folder for each, with its code and settings."""
+"""Features that the core does without: a folder for each, with its code, settings and tests."""

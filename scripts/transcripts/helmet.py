@@ -17,9 +17,10 @@ from typing import Any
 
 import yaml
 
+from kvbench.extras.helmet.tests import rows as helmet_rows
+from kvbench.extras.longproc.tests import rows as longproc_rows
 from scripts.transcripts.longbench import rows
 from scripts.transcripts.stand_ins import Recorder, empty, load
-from tests.extras import helmet_rows, longproc_rows
 from tests.transcripts.families import FAMILIES, model_ends, tokenizer
 from tests.transcripts.made_up import SAMPLES, members
 from tests.transcripts.transcript import Transcript, case, transcript

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import transformers
 
+from kvbench.extras.scbench_official.tests.rows import MEMBERS, rows
 from scripts.transcripts.stand_ins import empty, load
-from tests.extras.scbench_official_rows import MEMBERS, rows
 from tests.transcripts.families import FAMILIES, tokenizer
 from tests.transcripts.transcript import SCBENCH_LIMITS, Transcript, case, transcript
 

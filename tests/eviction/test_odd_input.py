@@ -9,8 +9,8 @@ import torch
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
+from kvbench.extras.conformance.tests.test_properties import combination as built
 from tests.arrays import layer_of, random_cache
-from tests.extras.conformance.test_properties import combination as built
 
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:

@@ -13,8 +13,8 @@ import grimp
 import pytest
 
 from kvbench.cli.main import main
+from tests.repository import ROOT, code
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "kvbench"
 
 
@@ -42,7 +42,7 @@ def test_no_two_files_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph("kvbench", cache_dir=None)
     assert {"kvbench.cache.kv_cache", "kvbench.eviction.evict", "kvbench.cli.run"} <= graph.modules
     imports = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
-    for file in PACKAGE.rglob("*.py"):
+    for file in code():
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         imports[module] |= loaded_by_name(file)
     assert "kvbench.cache.kernels.ragged_decode" in imports["kvbench.cache.kernels.choice"]

@@ -2,9 +2,9 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.repository import ROOT, code
+
 ERRORS = ("UserError", "MissingFile", "TaskError", "NoData", "NothingSelected", "CannotTell")
 VALUE, MOST = 12, 220
 """Characters of a value that a message names, and of a whole message."""
@@ -28,7 +28,7 @@ def length(message: ast.expr) -> int:
 
 def messages() -> Iterator[tuple[str, int]]:
     """The file and the length of each message."""
-    for file in sorted((ROOT / "kvbench").rglob("*.py")):
+    for file in code():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
                 yield file.relative_to(ROOT).as_posix(), length(node.args[0])

@@ -7,9 +7,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from kvbench.run.procedure import Backend, Procedure
+from tests.repository import code
 
 PACKAGE = Path(__file__).parents[2] / "kvbench"
-TREES = {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")}
+TREES = {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in code()}
 NAMED = re.compile(r"kvbench\.[\w.]+:\w+")
 OUTSIDE = {name: tree for name, tree in TREES.items() if not name.startswith("tasks/")}
 

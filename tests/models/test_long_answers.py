@@ -8,12 +8,12 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.extras.heads.tests.test_triattention import STATISTICS
 from kvbench.extras.heads.triattention import TriAttention
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models import bridge
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from tests.extras.heads.test_triattention import STATISTICS
 from tests.models.families import tiny
 
 BUDGET, EVERY, ANSWER = 24, 16, 320

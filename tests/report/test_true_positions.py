@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, TextArea
 
 from kvbench.extras.efficiency import latency
+from kvbench.extras.efficiency.tests.test_efficiency import timed as timed  # a fixture
 from kvbench.extras.probes import plot as probe
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.item import item_of
@@ -35,7 +36,6 @@ from kvbench.support import paths
 from kvbench.support.grouped import grouped
 from kvbench.support.named import named
 from tests.cells import name_of
-from tests.extras.test_efficiency import timed as timed  # a fixture
 from tests.report.test_plot import HEADS, ROOT, curve, drawn
 from tests.report.test_plot import beside as beside  # a fixture
 

@@ -15,11 +15,16 @@ import pyarrow.parquet as parquet
 from transformers import AutoTokenizer
 
 from kvbench.config.compose import options
+from kvbench.extras.babilong.tests import rows as babilong_rows
 from kvbench.extras.conformance.golden.prompts import task_of
+from kvbench.extras.helmet.tests import rows as helmet_rows
+from kvbench.extras.longproc.tests import rows as longproc_rows
+from kvbench.extras.nolima.tests import rows as nolima
+from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
+from kvbench.extras.scbench_official.tests import rows as official_rows
+from kvbench.extras.trajectories.tests import bfcl_package, runs
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, ruler_v2_rows, runs
-from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad

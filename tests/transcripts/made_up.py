@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from kvbench.extras.helmet.tests import rows as helmet_rows
+from kvbench.extras.longproc.tests import rows as longproc_rows
+from kvbench.extras.nolima.tests import rows as nolima
 from kvbench.support.plugins import own_sources
-from tests.extras import helmet_rows, longproc_rows, nolima
 
 FILES = {path.stem: path for source in own_sources() for path in (source.conf / "task").glob("*.yaml")}
 """The settings files of tasks, by family."""

@@ -14,11 +14,11 @@ import yaml
 
 from kvbench.config.compose import options
 from kvbench.extras.conformance.golden.prompts import task_of
+from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.models.prompts.chat import give_arguments
 from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
-from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.scbench.rows import write as write_rows
 from tests.transcripts.families import FAMILIES, FOLDER, model_ends, tokenizer
 from tests.transcripts.made_up import (

@@ -17,12 +17,12 @@ from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.extras.triton.tests.test_ragged_decode import segments
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import environment
 from kvbench.run.plan import describe_model
 from tests.arrays import random_layer
-from tests.cache.kernels.test_ragged_decode import segments
 
 CASES: list[tuple[Score, Reduce]] = [
     (Attention(), "sum"),

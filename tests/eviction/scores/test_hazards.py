@@ -12,8 +12,8 @@ from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.extras.conformance.properties.caches import layer_of
+from kvbench.extras.conformance.tests.naive import raw_scores
 from tests.composed import composed, needed
-from tests.extras.conformance.naive import raw_scores
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
