@@ -14,16 +14,15 @@ from functools import cache
 from inspect import getmodule
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from kvbench.config.compose import MISSING, combinations, content, flat, options, resolved
-from kvbench.config.meaning import meanings_of_steps, notes_of, words_of
+from kvbench.config.meaning import meanings_of_allocations, meanings_of_steps, notes_of, words_of
 from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
+from kvbench.config.steps import allocations as allocation_kinds
 from kvbench.config.steps import kinds
-from kvbench.eviction.allocation.heads import HeadAllocation
-from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy, TokenFraction
@@ -134,7 +133,8 @@ def defaults() -> str:
 def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
-    parts, said = ("heads", "layers", *kinds()), help_of(Policy) | meanings_of_steps()
+    parts, said = ("heads", "layers", *kinds()), help_of(Policy)
+    said |= meanings_of_allocations(said) | meanings_of_steps()
     texts = {key: text for key, text in said.items() if key.partition(".")[0] not in parts}
     texts |= {key: text for key, text in said.items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
@@ -231,9 +231,9 @@ def allocations() -> str:
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
     policies_by_name: dict[str, Policy] = dict(built)
     parts = []
-    heads = dict.fromkeys((*get_args(HeadAllocation), *(type(policy.heads) for policy in policies_by_name.values())))
-    for group, each in (("heads", heads), ("layers", get_args(LayerAllocation))):
-        for kind in each:
+    for group, each in allocation_kinds().items():
+        of_policies = (type(getattr(policy, group)) for policy in policies_by_name.values())
+        for kind in dict.fromkeys((*each, *of_policies)):
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.accepts]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == kind().kind]
             used = f"Used by {', '.join(users)}." if users else "Used by no policy's file."

@@ -19,7 +19,9 @@ from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
-GROUPS |= {"steps": "step"} | {f"{group}s": group for group in (*named("item"), *held_groups())}
+GROUPS |= {"steps": "step", "allocations": "allocation"} | {
+    f"{group}s": group for group in (*named("item"), *held_groups())
+}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
@@ -171,11 +173,14 @@ def _explained(group: str, described: Description) -> Description:
 
 def settings_of(item: Item) -> Iterator[Setting]:
     """Yield settings with the note of the file, else with the meaning of the field."""
-    from kvbench.config.compose import STEP, composed, content
+    from kvbench.config.compose import ALLOCATION, STEP, composed, content
     from kvbench.config.overrides import GROUPS as OF_RUNS
 
     group, tree = item.group, content(item)
-    tree = tree if group in tree else {"policy" if group == STEP else group: tree}
+    if group in (ALLOCATION, STEP):
+        yield from _settings_of_policies(item)
+        return
+    tree = tree if group in tree else {group: tree}
     whole = composed({group: item.name}) if group in OF_RUNS else tree  # with its defaults
     texts: dict[str, str] = {}
     for name, node in ((name, whole.get(name)) for name in tree):
@@ -185,6 +190,16 @@ def settings_of(item: Item) -> Iterator[Setting]:
     for key, value, says in explained(tree, texts):
         if not value.startswith("${"):  # it comes from elsewhere
             yield Setting(key, value, says)
+
+
+def _settings_of_policies(item: Item) -> Iterator[Setting]:
+    """Yield the settings of policies that a step or a kind of an allocation has."""
+    from kvbench.config.compose import content, defaults_of
+
+    node, part = content(item), item.name.rpartition("/")[0]
+    values = {key: value for key, value in defaults_of(item.group, node).items() if key != "kind"}
+    for key, value, says in explained(values, meanings_of(item.group, node)):
+        yield Setting(f"policy.{part}.{key}" if part else f"policy.{key}", value, says)
 
 
 def _under(protocol: str, policy: Description) -> Description:

@@ -47,6 +47,8 @@ ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
 RUN = "kvbench.config.cells.RunSettings"
 """The class of the settings beside the groups."""
+ALLOCATION = "allocation"
+"""The group of files that name how a budget is divided."""
 STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.steps`)."""
 KINDS = ("policy.heads", "policy.layers")
@@ -449,7 +451,7 @@ def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
             return {key: value for key, value in usual.items() if key not in every or value != every[key]}
         case "paper":
             return {}
-        case "step" if "/" in name:
+        case "step" | "allocation" if "/" in name:
             return {}
     return usual
 

@@ -23,7 +23,20 @@ def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
         texts: Mapping[str, str] = noted(node["_target_"])
     except LookupError:  # a plugin's
         texts = help_of(class_of(group, node))
-    return {**texts, **meanings_of_steps()} if group == "policy" else texts
+    return {**texts, **meanings_of_allocations(texts), **meanings_of_steps()} if group == "policy" else texts
+
+
+def meanings_of_allocations(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the meanings of `heads` and `layers` of a policy with the names of their kinds, and of their settings."""
+    from kvbench.config.compose import ALLOCATION, content
+
+    found: dict[str, str] = {}
+    for part in ("heads", "layers"):
+        by_kind = {name.partition("/")[2]: item for name, item in items(ALLOCATION).items() if name.startswith(part)}
+        for item in by_kind.values():
+            found |= {f"{part}.{key}": text for key, text in meanings_of(ALLOCATION, content(item)).items()}
+        found[part] = f"{texts[part]}: {', '.join(by_kind)}"
+    return found
 
 
 def meanings_of_steps() -> dict[str, str]:
@@ -72,5 +85,5 @@ def words_of(item: Item) -> Entry:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """Return a file is asked for its words and its notes, and so is each of its members."""
+    """Read a settings file once: it is asked for its words and its notes, and so is each of its members."""
     return yaml.load(text, LOADER)

@@ -1,28 +1,45 @@
-"""Settings of steps: what the files of the group `step` add to every policy that evicts.
+"""Parts of policies that files name: how a budget is divided, and the steps that follow the scores.
+
+`allocation/PART/KIND.yaml` is a kind of `policy.heads` or `policy.layers`.
 
 `step/NAME.yaml` holds settings of a policy, `policy.FIELD`. `step/PART/KIND.yaml` is a kind of a part,
 `policy.PART=KIND`, whose settings are `policy.PART.FIELD`; the kind is `drop` unless a command names another.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields, make_dataclass, replace
 from functools import cache
 from typing import Any, Union, get_type_hints
 
-from kvbench.config.compose import STEP, class_of, content
+from kvbench.config.compose import ALLOCATION, STEP, class_of, content
+from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.step import Drop, Kind, Step
 from kvbench.support.plugins import items
 
 
+def classes(group: str = STEP) -> dict[str, Any]:
+    """Return the class of every file of a group by its name; the kinds of a part have its name first."""
+    return _classes(group, tuple(sys.path))
+
+
 @cache
-def classes() -> dict[str, Any]:
-    """Return the class of every step by the name of its file; the steps of a part have its name first."""
-    return {name: class_of(STEP, content(item)) for name, item in items(STEP).items()}
+def _classes(group: str, _: tuple[str, ...]) -> dict[str, Any]:
+    """Cache by search path, as `items`."""
+    return {name: class_of(group, content(item)) for name, item in items(group).items()}
+
+
+def allocations() -> dict[str, tuple[Any, ...]]:
+    """Return the kinds of `heads` and of `layers`, the even one first."""
+    heads, layers = dict.fromkeys((UniformHeads,)), dict.fromkeys((UniformLayers,))
+    for name, kind in classes(ALLOCATION).items():
+        (heads if name.startswith("heads/") else layers)[kind] = None
+    return {"heads": (*heads,), "layers": (*layers,)}
 
 
 def kinds() -> dict[str, tuple[type[Kind], ...]]:
-    """Return the kinds of every part, `drop` first."""
+    """Return the kinds of every part that steps add, `drop` first."""
     by_part: dict[str, tuple[type[Kind], ...]] = {}
     for name, kind in classes().items():
         if part := name.rpartition("/")[0]:
@@ -35,10 +52,16 @@ def plain() -> tuple[type[Step], ...]:
     return tuple(step for name, step in classes().items() if "/" not in name)
 
 
-@cache
 def form_of(target: type[Policy]) -> type[Policy]:
     """Return a policy whose fields are all settings of a command line: its own, and the settings of steps."""
-    added: list[Any] = [(part, Union[each], field(default_factory=Drop)) for part, each in kinds().items()]  # noqa: UP007
+    return _form_of(target, tuple(sys.path))
+
+
+@cache
+def _form_of(target: type[Policy], _: tuple[str, ...]) -> type[Policy]:
+    """Cache by search path, as `items`."""
+    by_part = {part: (*each, Heads if part == "heads" else Layers) for part, each in allocations().items()} | kinds()
+    added: list[Any] = [(part, Union[each], field(default_factory=each[0])) for part, each in by_part.items()]  # noqa: UP007
     for step in plain():
         hints = get_type_hints(step, include_extras=True)
         added += [(each.name, hints[each.name], field(default=each.default)) for each in fields(step)]  # type: ignore[arg-type]

@@ -3,13 +3,12 @@
     smaller = Eviction(policy, score, Tokens(1024))(cache)
 
 The steps are functions of arrays that can be called one by one: `raw_scores` -> `rank_columns` (pooling and reduction)
--> `allocate` (KV pairs per cache head) -> `mark` (which ones) -> `compact` (a smaller cache). Nothing here knows
+-> `Layers.counts` (KV pairs per cache head) -> `mark` (which ones) -> `compact` (a smaller cache). Nothing here knows
 models, tasks or settings.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import torch
 from jaxtyping import Int
@@ -17,20 +16,15 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.heads import BinaryHeads, HeadAllocation, Heads, MixHeads, whole_heads
-from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
-from kvbench.eviction.allocation.shares import AllocationBudget
+from kvbench.eviction.allocation.base import Layers, UniformLayers
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
-from kvbench.eviction.ranking import Ranking, Rankings, best_entries, by_stack
+from kvbench.eviction.ranking import Ranking, Rankings
 from kvbench.eviction.scores.score import Score, is_separate
 from kvbench.eviction.step import Step
 from kvbench.support.errors import UserError
 from kvbench.support.facts import check
-
-Counts = tuple[tuple[int, ...], ...]
-"""Candidates kept, by layer and cache head."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +114,12 @@ class Eviction:
             reached = [each.counts_above(self.budget.score).view(each.layers, -1) for each in choices]
             return torch.cat([part.to(reached[0].device, non_blocking=True) for part in reached]).cpu()
         budget = self.policy.budget_info(self.pairs(tokens), tokens)
-        return torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
+        return torch.tensor(self.policy.layers.counts(rankings, self.policy.heads, budget))
 
     @property
     def _marks_stacks(self) -> bool:
-        """Whether every cache head chooses in the same way in a stack: no step, nor an allocation of a plugin."""
-        return not self.policy.steps and type(self.policy.heads) in get_args(HeadAllocation)
+        """Whether every cache head chooses in a stack of layers as in one layer."""
+        return not self.policy.steps and self.policy.heads.ragged
 
     def check(self, cache: KVCache) -> None:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
@@ -293,33 +287,6 @@ def _shaped(
     return reduce_group(refined, group, heads, layer.layers) if score.merges_last else refined
 
 
-def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: AllocationBudget) -> Counts:
-    """Divide the budget over the layers, then over the heads of each layer.
-
-    With `global` layers all KV pairs of all layers compete with each other, or all heads if heads are `binary`. Then
-    `official` is KVzip's kvcache.py: what is kept is strictly better than the last one within the budget.
-    """
-    if isinstance(layers, TableLayers):
-        counts = layers.counts(len(rankings), rankings[0].scores.shape[0], terms)
-        return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(counts, rankings, strict=True))
-    if layers.kind != "global":
-        layer_shares = layers([ranking.layer_weight for ranking in rankings], terms)
-        if isinstance(rankings, Rankings):
-            pairs = zip(rankings, layer_shares, strict=True)
-            rankings.tally([heads.asks(len(ranking.scores), share, terms) for ranking, share in pairs])
-        return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
-    if isinstance(heads, BinaryHeads):
-        return whole_heads(rankings, terms.base, terms.candidates, heads.strict(terms))
-    on_host = [torch.stack((part.scores.flatten(), part.unpooled.flatten())).cpu() for part in by_stack(rankings)]
-    scores, unpooled = torch.cat(on_host, dim=1)
-    available = torch.tensor([ranking.available for ranking in rankings])
-    pairs = min(available.numel() * terms.base, int(available.sum()))
-    kept = best_entries(scores, unpooled, pairs, strict=terms.variant == "official")
-    ends = torch.tensor([ranking.candidates for ranking in rankings]).repeat_interleave(available.shape[1]).cumsum(0)
-    counts = torch.bucketize(kept, ends, right=True).bincount(minlength=available.numel())
-    return tuple(tuple(row) for row in counts.view_as(available).tolist())
-
-
 def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
     """Return True for the best `counts` candidates of each cache head and for every protected column.
 
@@ -348,23 +315,16 @@ def reads_rows(policy: Policy, score: Score) -> bool:
 
 def check_host(policy: Policy, score: Score) -> None:
     """Raise UserError, with the reason, for a policy and a score that cannot be combined."""
-    if isinstance(policy.layers, TableLayers):
-        _ = policy.layers.table  # a policy without one is refused
-    if policy.layers.reads_scores and score.signed:
-        raise UserError(
-            f"score {score.name} can be negative, but policy.layers={policy.layers.kind} of {policy.name} reads scores "
-            "as a distribution: choose another score, or policy.layers=uniform"
-        )
-    if score.signed and isinstance(policy.heads, MixHeads) and policy.heads.normalize:
-        raise UserError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
-    if score.by_head and policy.heads.kind != "binary":
+    policy.layers.check_score(score, policy.name)
+    policy.heads.check_score(score, policy.name)
+    if score.by_head and not policy.heads.whole:
         raise UserError(
             f"score {score.name} gives all KV pairs of a head the same score, but policy.heads={policy.heads.kind} of "
             f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
         )
     check((*policy.claims(), *score.claims()))
-    if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
-        subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
+    if policy.window == 1 and max(policy.layers.least_rows, score.least_rows) > 1:
+        subject = f"score {score.name}" if score.least_rows > 1 else f"policy.layers={policy.layers.kind}"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")
 
 

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import gt
-from typing import get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -27,10 +26,9 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Kept, Lengths, Scores
-from kvbench.eviction.allocation.heads import HeadAllocation
-from kvbench.eviction.allocation.layers import LayerAllocation
+from kvbench.eviction.allocation.base import Counts
 from kvbench.eviction.budget import ThresholdBudget
-from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, keep_mask, rank_columns, too_small
+from kvbench.eviction.evict import Decision, Eviction, keep_mask, rank_columns, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import Ranking, merged
@@ -257,7 +255,7 @@ class IncrementalEviction:
             return tuple(available)
         held = tuple(sum(heads) // len(heads) for heads in available)
         budget = replace(self.policy.budget_info(self.capacity, num_tokens), held=held)
-        return allocate(self.policy.layers, self.policy.heads, rankings, budget)
+        return self.policy.layers.counts(rankings, self.policy.heads, budget)
 
     def keep(
         self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: ObservationWindow | None = None
@@ -331,9 +329,9 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if not blocks or even(policy):
         return
-    heads_differ = not policy.heads.even or policy.layers.kind in ("global", "table")
-    if type(policy.heads) not in get_args(HeadAllocation) or type(policy.layers) not in get_args(LayerAllocation):
-        reason = "only allocations of kvbench divide a budget among heads of different lengths"
+    heads_differ = not policy.heads.even or policy.layers.divides_heads
+    if not (policy.heads.ragged and policy.layers.ragged):
+        reason = "an allocation that does not say `ragged` cannot divide a budget among heads of different lengths"
     elif heads_differ and policy.group_of(score.group) == "layer_mean":
         reason = "group=layer_mean is a mean over heads, which hold different tokens after the first block"
     if reason:
@@ -345,7 +343,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
 
 def even(policy: Policy) -> bool:
     """Return whether every head of every layer keeps the same number of pairs, whatever the scores."""
-    return policy.heads.even and policy.layers.kind == "uniform"
+    return policy.heads.even and policy.layers.even
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:

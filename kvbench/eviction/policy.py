@@ -5,8 +5,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
-from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
+from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.shares import AllocationBudget, Variant
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping
@@ -146,14 +145,10 @@ class Policy:
         Help("first tokens that are always kept; head: all before the sample's own text"),
     ] = 0
     recent: Annotated[int | Literal["question"] | TokenFraction, Help("newest tokens that are always kept")] = 0
-    heads: Annotated[
-        HeadAllocation | Heads,
-        Help("how a layer's budget is divided over its heads: uniform, shared, chunks, flat, mix, safeguard, binary"),
-    ] = field(default_factory=UniformHeads)
-    layers: Annotated[
-        LayerAllocation | Layers,
-        Help("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
-    ] = field(default_factory=UniformLayers)
+    heads: Annotated[Heads, Help("how a layer's budget is divided over its heads")] = field(
+        default_factory=UniformHeads
+    )
+    layers: Annotated[Layers, Help("how the budget is divided over layers")] = field(default_factory=UniformLayers)
     variant: Annotated[
         Variant, Help("official: the rule of the published code where it differs; the policy's page says how")
     ] = "paper"
@@ -252,11 +247,11 @@ class Policy:
             yield Claim(
                 f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks
             )
-        if self.layers.kind != "uniform":
+        if not self.layers.even:
             breaks = {EVEN_LAYERS: "keeps more pairs in some layers than in others", EVEN_HEADS: uneven}
-            if self.layers.kind in ("global", "table"):
+            if self.layers.divides_heads:
                 breaks |= dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER), uneven)
-            needs = divided | (ranks if self.layers.kind == "global" else {})
+            needs = divided | (ranks if self.layers.compares_layers else {})
             yield Claim(f"policy.layers={self.layers.kind} of {self.name}", "policy.layers=uniform", needs, breaks)
         if self.keeps_whole:
             setting = f"policy.heads={self.heads.kind} policy.layers={self.layers.kind}"
@@ -291,7 +286,7 @@ class Policy:
     @property
     def keeps_whole(self) -> bool:
         """Whether heads or layers keep all tokens or only the protected ones: what is chosen once."""
-        return self.heads.kind == "binary" or self.layers.kind == "lazy"
+        return self.heads.whole or self.layers.whole
 
     @property
     def protected(self) -> int:
@@ -413,7 +408,7 @@ class Policy:
 
     def chooses(self, ranking: Ranking) -> Ranking:
         """Return the candidates that each cache head chooses from; global layers override the head allocation."""
-        if self.layers.kind == "global":
+        if self.layers.compares_layers:
             return ranking
         ranking = self.heads.chooses(ranking)
         for step in self.steps:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.models.engine import Counters
 from kvbench.models.linear_layers import Products
 from kvbench.models.loading.architecture import sliding_windows
@@ -169,10 +168,10 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
             f"task.context_length={task.context_length} is more than {group.model.label} reads; allowed: at most "
             f"{model.max_length} tokens (model.max_length)"
         )
+    global_layers = [*sliding_windows(model.config).values()].count(None)
     for cell in group.cells:
         cell.score.check_model(*model.heads, cell.weights)
-        if isinstance(cell.policy.layers, TableLayers):
-            _check_table(model, cell.policy.layers)
+        cell.policy.layers.check_model(global_layers, model.heads[1])
         _ = cell.code  # as it is now: files may be edited while the run goes on
     templated = uses_template(model.tokenizer, group.model.chat, task.chat)
     if templated and group.cells[0].schedule.evict_after == "context":
@@ -180,14 +179,3 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
     stop_tokens(model.tokenizer, task.stop)
     for _ in samples_of(model.tokenizer, group):
         pass
-
-
-def _check_table(model: ModelInfo, layers: TableLayers) -> None:
-    """Raise UserError for a budget table of another model."""
-    of_table = layers.table.shape[1:]
-    of_model = [*sliding_windows(model.config).values()].count(None), model.heads[1]
-    if of_table != of_model:
-        raise UserError(
-            f"policy.layers.path={layers.path}: the table has {of_table[0]} layers and {of_table[1]} KV heads, but "
-            f"this model evicts from {of_model[0]} layers with {of_model[1]} KV heads; kvbench heads writes one for it"
-        )

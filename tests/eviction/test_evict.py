@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.heads import FlatHeads, Heads, UniformHeads
-from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, Layers, UniformLayers
+from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy

@@ -15,7 +15,7 @@ POLICY = {
 from dataclasses import dataclass
 from typing import Literal
 
-from kvbench.eviction.allocation.layers import Layers
+from kvbench.eviction.allocation.base import Layers
 from kvbench.eviction.allocation.shares import shares
 
 
@@ -42,6 +42,10 @@ policy:
     kind: last
   accepts: [score, budget]
 """,
+}
+ALLOCATION = {
+    "__init__.py": POLICY["__init__.py"],
+    "conf/allocation/layers/last.yaml": "says: More.\n_target_: last_layers.LastLayers\nname: layers/last\n",
 }
 TASK = {
     "__init__.py": '''
@@ -80,6 +84,13 @@ class Echo(Task):
     ("package", "files", "words", "column", "value"),
     [
         ("rising-layers", POLICY, ("policy=rising", "task.context_length=512"), "policy", "rising"),
+        (
+            "last-layers",
+            ALLOCATION,
+            ("policy=snapkv", "policy.layers=last", "policy.layers.times=3", "task.context_length=512"),
+            "policy",
+            "snapkv layers.kind=last layers.times=3.0",
+        ),
         ("echo-task", TASK, ("policy=snapkv", "task=echo"), "task", "echo"),
     ],
 )

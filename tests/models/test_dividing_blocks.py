@@ -9,23 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.eviction.allocation.heads import (
-    BinaryHeads,
-    FlatHeads,
-    HeadAllocation,
-    MixHeads,
-    SafeguardHeads,
-    UniformHeads,
-)
+from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads
 from kvbench.eviction.allocation.layers import (
     EntropyLayers,
     GlobalLayers,
-    LayerAllocation,
     LazyLayers,
     PreferenceLayers,
     PyramidLayers,
     TableLayers,
-    UniformLayers,
 )
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -40,14 +32,14 @@ from kvbench.models.engine import Engine
 from tests.models.masked_blocks import Shared, read_in_blocks
 
 MakeEngine = Callable[..., Engine]
-HEADS: dict[str, HeadAllocation] = {
+HEADS: dict[str, Heads] = {
     "uniform": UniformHeads(),
     "flat": FlatHeads(),
     "mix": MixHeads(alpha=0.2),
     "safeguard": SafeguardHeads(alpha=0.6),
     "binary": BinaryHeads(),
 }
-LAYERS: dict[str, LayerAllocation] = {
+LAYERS: dict[str, Layers] = {
     "uniform": UniformLayers(),
     "pyramid": PyramidLayers(beta=3),
     "entropy": EntropyLayers(),
@@ -78,7 +70,7 @@ BLOCKS = [7, 16, 20, 61]
 
 
 def eviction_of(shared: Shared, folder: Path) -> Eviction:
-    layers: LayerAllocation
+    layers: Layers
     if shared.table is not None:
         np.save(folder / "table.npy", shared.table)
         layers = TableLayers(path=str(folder / "table.npy"))

@@ -12,7 +12,7 @@ from kvbench.cli.main import main
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import plan_sweep
-from kvbench.eviction.allocation.heads import Heads
+from kvbench.eviction.allocation.base import Heads
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
@@ -76,7 +76,7 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: command, "),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: allocation, command, "),
         ({"conf/run.yaml": ""}, None, "conf/run.yaml names no group; it holds: defaults: [GROUP: MEMBER]"),
         ({"conf/run.yaml": "defaults: [{store: flat}, 3]"}, None, "conf/run.yaml names no group; it holds: "),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
@@ -143,7 +143,7 @@ def test_a_plugin_adds_policies_with_allocations_of_their_own(
     code = """
 from dataclasses import dataclass
 from typing import Literal
-from kvbench.eviction.allocation.heads import Heads
+from kvbench.eviction.allocation.base import Heads
 
 @dataclass(frozen=True)
 class FirstHeads(Heads):

@@ -6,51 +6,17 @@ keeps the whole layer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from kvbench.cache.shapes import Ranked
+from kvbench.eviction.allocation.base import Counts, Heads
 from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries, by_stack
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
-
-
-class Heads:
-    """Base class of head allocations; it divides evenly.
-
-    A plugin's allocation is a frozen dataclass that inherits from this, with a `kind` of its own.
-    """
-
-    kind: str
-
-    @property
-    def even(self) -> bool:
-        """Whether every head of a layer keeps equally many pairs, by the order of each head."""
-        return type(self).__call__ is Heads.__call__
-
-    def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
-        """Say what `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
-        `Ranking.counts_beyond`. None: something else, or nothing.
-        """
-        return None
-
-    def chooses(self, ranking: Ranking) -> Ranking:
-        """Return the ranking that each head chooses from; by default its own candidates."""
-        return ranking
-
-    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
-        """Candidates of each cache head when each keeps `share` on average."""
-        return (min(share, ranking.candidates),) * ranking.scores.shape[0]
-
-
-@dataclass(frozen=True)
-class UniformHeads(Heads):
-    """Every head of the layer the same: SnapKV, H2O, TOVA per head, StreamingLLM."""
-
-    kind: Literal["uniform"] = "uniform"
 
 
 @dataclass(frozen=True)
@@ -58,6 +24,7 @@ class SharedHeads(Heads):
     """The same positions in every head, by the mean of the scores over the heads: the official TOVA."""
 
     kind: Literal["shared"] = "shared"
+    ragged: ClassVar[bool] = True
 
     def chooses(self, ranking: Ranking) -> Ranking:
         return ranking.shared
@@ -73,6 +40,7 @@ class ChunkHeads(Heads):
 
     kind: Literal["chunks"] = "chunks"
     size: Annotated[int, Help("B1: tokens of a chunk; kvpress: 20")] = 10
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -100,6 +68,7 @@ class FlatHeads(Heads):
 
     kind: Literal["flat"] = "flat"
     published_alpha: Annotated[int | float, Help("variant official only")] = 0
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_alpha(self.published_alpha, "published_alpha")
@@ -134,9 +103,14 @@ class MixHeads(Heads):
     normalize: Annotated[
         bool, Help("A2: AdaKV's monkeypatch.py turns it off; true: KVCache-Factory's copies leave it on")
     ] = False
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+
+    def check_score(self, score: Any, name: str) -> None:
+        if score.signed and self.normalize:
+            raise UserError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
 
     def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         return None if self.normalize else (0, heads * share)
@@ -164,6 +138,7 @@ class SafeguardHeads(Heads):
 
     kind: Literal["safeguard"] = "safeguard"
     alpha: int | float = 0.2
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -187,17 +162,19 @@ class BinaryHeads(Heads):
 
     kind: Literal["binary"] = "binary"
     published_strict: Annotated[bool, Help("variant official only")] = False
+    whole: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         (lengths,) = whole_heads([ranking], share, terms.candidates, self.strict(terms))
         return lengths
 
+    def over_layers(self, rankings: Sequence[Ranking], terms: AllocationBudget) -> Counts:
+        return whole_heads(rankings, terms.base, terms.candidates, self.strict(terms))
+
     def strict(self, terms: AllocationBudget) -> bool:
         """Return whether the last head within the budget is evicted too."""
         return self.published_strict and terms.variant == "official"
-
-
-HeadAllocation = UniformHeads | SharedHeads | ChunkHeads | FlatHeads | MixHeads | SafeguardHeads | BinaryHeads
 
 
 def normalized(ranking: Ranking, share: int) -> Ranking:
@@ -208,7 +185,7 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
     return ranking.mapped(lambda scores: scores * scale)
 
 
-def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict: bool) -> tuple[tuple[int, ...], ...]:
+def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict: bool) -> Counts:
     """Candidates of every head of the layers when whole heads compete for `base` KV pairs per head on average.
 
     Heads are ordered by their best score, then by their best unpooled score, then lower layer and head. With `strict`

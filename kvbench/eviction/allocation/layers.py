@@ -17,7 +17,9 @@ import torch
 from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.allocation.base import Counts, Heads, Layers
 from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder, shares
+from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.annotations import Help
@@ -32,40 +34,6 @@ Splits = Annotated[
 ]
 """What layers have shares of: the candidates within the budget, as in published code, or the whole budget, protected
 tokens included, as LAVa prints it (Algorithm 2, equations 21 and 23). `official` is always the former."""
-
-
-class Layers:
-    """Base class of layer allocations; it divides evenly.
-
-    A plugin's allocation is a frozen dataclass that inherits from this, with a `kind` of its own.
-    reads_rows: whether `layer_weight` needs the observation window. reads_scores: whether it reads scores as a
-    distribution. official_divides_all: whether `official` divides a budget that holds every token too, so that layers
-    with small shares are evicted from.
-    """
-
-    kind: str
-    reads_rows: ClassVar[bool] = False
-    reads_scores: ClassVar[bool] = False
-    official_divides_all: ClassVar[bool] = False
-
-    def rows(self, window: int, tokens: int) -> int:
-        """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: the queries of the window."""
-        return window
-
-    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
-        """Return the weight of a layer, given the scores of its candidates. Default: 1."""
-        return 1.0
-
-    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
-        """Candidates per cache head for each of the layers with these weights."""
-        return (terms.base,) * len(layer_weights)
-
-
-@dataclass(frozen=True)
-class UniformLayers(Layers):
-    """Every layer the same: SnapKV, H2O, TOVA, StreamingLLM."""
-
-    kind: Literal["uniform"] = "uniform"
 
 
 @dataclass(frozen=True)
@@ -84,6 +52,7 @@ class PyramidLayers(Layers):
     kind: Literal["pyramid"] = "pyramid"
     beta: Annotated[int | float, Help("the last layer keeps 1/beta of the mean")] = 20
     splits: Splits = "candidates"
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.beta >= 1:
@@ -133,6 +102,7 @@ class EntropyLayers(Layers):
     splits: Splits = "candidates"
     reads_scores: ClassVar[bool] = True
     official_divides_all: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
         return entropy(candidates)
@@ -166,6 +136,8 @@ class PreferenceLayers(Layers):
     ] = "window"
     splits: Splits = "candidates"
     reads_rows: ClassVar[bool] = True
+    least_rows: ClassVar[int] = 2
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("tau1", "tau2"):
@@ -198,6 +170,12 @@ class GlobalLayers(Layers):
     """KVzip: the best KV pairs of all layers and heads are kept; no layer has a fixed share."""
 
     kind: Literal["global"] = "global"
+    compares_layers: ClassVar[bool] = True
+    divides_heads: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
+
+    def counts(self, rankings: Sequence[Ranking], heads: Heads, terms: AllocationBudget) -> Counts:
+        return heads.over_layers(rankings, terms)
 
 
 @dataclass(frozen=True)
@@ -217,6 +195,8 @@ class LazyLayers(Layers):
         int | float, Help("variant official only; kvpress: Llama 3 0.9, Llama 2 0.65, Mistral 0.8, Qwen 0.85")
     ] = 0.9
     reads_rows: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.published_threshold <= 1:
@@ -259,6 +239,8 @@ class TableLayers(Layers):
         Help("a .npy of the part that is evicted, [99, layers, KV heads], for budgets of 0.99, 0.98, ... 0.01"),
     ] = None
     table_sha256: str = field(init=False)
+    divides_heads: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         digest = "" if self.path is None else hashlib.sha256(self.table.tobytes()).hexdigest()[:16]
@@ -283,8 +265,23 @@ class TableLayers(Layers):
             raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
         return np.array(table, np.float64)
 
-    def counts(self, layers: int, heads: int, terms: AllocationBudget) -> tuple[tuple[int, ...], ...]:
-        """Candidates of each cache head of each layer."""
+    def check_score(self, score: Any, name: str) -> None:
+        _ = self.table  # a policy without one is refused
+
+    def check_model(self, layers: int, kv_heads: int) -> None:
+        of_table = self.table.shape[1:]
+        if of_table != (layers, kv_heads):
+            raise UserError(
+                f"policy.layers.path={self.path}: the table has {of_table[0]} layers and {of_table[1]} KV heads, but "
+                f"this model evicts from {layers} layers with {kv_heads} KV heads; kvbench heads writes one for it"
+            )
+
+    def counts(self, rankings: Sequence[Ranking], heads: Heads, terms: AllocationBudget) -> Counts:
+        by_layer = self.by_table(len(rankings), len(rankings[0].scores), terms)
+        return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(by_layer, rankings, strict=True))
+
+    def by_table(self, layers: int, heads: int, terms: AllocationBudget) -> Counts:
+        """Candidates of each cache head of each layer, as if all of them held every token."""
         _, table_layers, kv_heads = self.table.shape
         if table_layers != layers or heads % kv_heads:
             raise UserError(
@@ -299,11 +296,6 @@ class TableLayers(Layers):
         beside = (kept - terms.protected).clip(0).flatten().tolist()
         split = shares(layers * heads * terms.base, beside, terms.candidates)
         return tuple(split[start : start + heads] for start in range(0, len(split), heads))
-
-
-LayerAllocation = (
-    UniformLayers | PyramidLayers | EntropyLayers | PreferenceLayers | GlobalLayers | LazyLayers | TableLayers
-)
 
 
 def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: Splits) -> tuple[int, ...]:

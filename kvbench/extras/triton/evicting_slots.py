@@ -37,8 +37,8 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
 from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
+from kvbench.eviction.allocation.base import Heads as HeadAllocation
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
-from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
@@ -84,7 +84,7 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
     if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
         return False
     own = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)
-    if policy.layers.kind != "global" and type(policy.heads).chooses not in own:
+    if not policy.layers.compares_layers and type(policy.heads).chooses not in own:
         return False
     if _averages(evictor) and not isinstance(evictor.capacity, int):  # a mean over heads of one length
         return all(len(set(heads)) == 1 for heads in evictor.capacity.values())
@@ -94,7 +94,7 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
 def _in_place(evictor: IncrementalEviction) -> bool:
     """Return whether the order of slots says nothing to scores and policy, and heads are evicted from one by one."""
     policy = evictor.policy
-    alone = type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.kind == "global"
+    alone = type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.compares_layers
     ordered = policy.positions == "cache" or policy.slot_order == "score" or _averages(evictor)
     return is_row_sum(evictor.score) and alone and not ordered
 
@@ -106,7 +106,7 @@ def _averages(evictor: IncrementalEviction) -> bool:
 
 def _shares(evictor: IncrementalEviction) -> bool:
     """Return whether the heads of a cell have one mean score, or one for each chunk."""
-    return isinstance(evictor.policy.heads, SharedHeads | ChunkHeads) and evictor.policy.layers.kind != "global"
+    return isinstance(evictor.policy.heads, SharedHeads | ChunkHeads) and not evictor.policy.layers.compares_layers
 
 
 def _merge(evictor: IncrementalEviction) -> Merge:

@@ -9,20 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvbench.eviction.allocation.base import Heads, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import (
     BinaryHeads,
     ChunkHeads,
     FlatHeads,
-    HeadAllocation,
     MixHeads,
     SafeguardHeads,
     SharedHeads,
-    UniformHeads,
     normalized,
 )
-from kvbench.eviction.allocation.layers import GlobalLayers, UniformLayers
+from kvbench.eviction.allocation.layers import GlobalLayers
 from kvbench.eviction.allocation.shares import AllocationBudget
-from kvbench.eviction.evict import allocate
 from kvbench.eviction.ranking import Ranking
 
 EXACT = [
@@ -61,7 +59,7 @@ def ranking_of(scores: Tensor) -> Ranking:
 
 
 @given(kind=st.sampled_from([*EXACT, MixHeads(normalize=True)]), scores=layer_scores(), data=st.data())
-def test_a_layer_keeps_its_share_exactly(kind: HeadAllocation, scores: Tensor, data: st.DataObject) -> None:
+def test_a_layer_keeps_its_share_exactly(kind: Heads, scores: Tensor, data: st.DataObject) -> None:
     ranked = ranking_of(scores)
     share = data.draw(st.integers(0, ranked.candidates))
     counts = kind(ranked, share, terms(share, ranked.candidates))
@@ -70,7 +68,7 @@ def test_a_layer_keeps_its_share_exactly(kind: HeadAllocation, scores: Tensor, d
 
 
 @given(kind=st.sampled_from([*EXACT, BinaryHeads()]), scores=layer_scores(), data=st.data())
-def test_a_larger_share_never_takes_from_a_head(kind: HeadAllocation, scores: Tensor, data: st.DataObject) -> None:
+def test_a_larger_share_never_takes_from_a_head(kind: Heads, scores: Tensor, data: st.DataObject) -> None:
     """Of more than a unit: rounding may move one."""
     ranked = ranking_of(scores)
     small, large = sorted(data.draw(st.tuples(*[st.integers(0, ranked.candidates)] * 2)))
@@ -134,7 +132,7 @@ def test_published_whole_heads_lose_the_last_that_is_paid_for() -> None:
     ours, strict = BinaryHeads(), BinaryHeads(published_strict=True)
     assert ours(eight, 1, half) == ours(eight, 1, official) == strict(eight, 1, half) == (0, 2, 2, 2, 0, 2, 0, 0)
     assert strict(eight, 1, official) == (0, 2, 0, 2, 0, 2, 0, 0)
-    assert allocate(GlobalLayers(), strict, [eight], official) == (strict(eight, 1, official),)
+    assert GlobalLayers().counts([eight], strict, official) == (strict(eight, 1, official),)
     tied = ranking(*([score, 0] for score in (1, 7, 5, 8, 2, 7, 4, 7)))
     assert strict(tied, 1, official) == (0, 0, 0, 2, 0, 0, 0, 0)
     assert strict(eight, 0, terms(0, 2, variant="official")) == (0,) * 8
@@ -150,15 +148,15 @@ def test_shared_heads_choose_by_their_mean() -> None:
 def test_whole_heads_are_bought_by_their_best_pair() -> None:
     layers = [ranking([1, 5, 1], [2, 2, 2]), ranking([0, 0, 9], [5, 0, 0])]
     for base, expected in ((0, ((0, 0), (0, 0))), (1, ((0, 0), (3, 0))), (2, ((3, 0), (3, 0))), (3, ((3, 3), (3, 3)))):
-        assert allocate(GlobalLayers(), BinaryHeads(), layers, terms(base, 3)) == expected
-    assert allocate(UniformLayers(), BinaryHeads(), layers, terms(2, 3)) == ((3, 0), (3, 0))
+        assert GlobalLayers().counts(layers, BinaryHeads(), terms(base, 3)) == expected
+    assert UniformLayers().counts(layers, BinaryHeads(), terms(2, 3)) == ((3, 0), (3, 0))
 
 
 def test_global_pairs_compete_across_layers_and_the_published_threshold_is_strict() -> None:
     layers = [ranking([9, 1, 5], [5, 0, 0]), ranking([5, 2, 0], [8, 0, 0])]
-    assert allocate(GlobalLayers(), UniformHeads(), layers, terms(1, 3)) == ((2, 1), (0, 1))
-    assert allocate(GlobalLayers(), FlatHeads(), layers, terms(1, 3, variant="official")) == ((1, 0), (0, 1))
-    assert allocate(GlobalLayers(), FlatHeads(), layers, terms(0, 3, variant="official")) == ((0, 0), (0, 0))
+    assert GlobalLayers().counts(layers, UniformHeads(), terms(1, 3)) == ((2, 1), (0, 1))
+    assert GlobalLayers().counts(layers, FlatHeads(), terms(1, 3, variant="official")) == ((1, 0), (0, 1))
+    assert GlobalLayers().counts(layers, FlatHeads(), terms(0, 3, variant="official")) == ((0, 0), (0, 0))
 
 
 @pytest.mark.parametrize("kind", [MixHeads, SafeguardHeads])

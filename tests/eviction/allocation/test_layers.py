@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.eviction.allocation.base import UniformLayers
 from kvbench.eviction.allocation.layers import (
     EntropyLayers,
     LazyLayers,
     PreferenceLayers,
     PyramidLayers,
-    UniformLayers,
     adjusted,
     cascade,
     entropy,

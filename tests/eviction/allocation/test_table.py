@@ -29,29 +29,29 @@ def terms(budget: int, variant: str) -> AllocationBudget:
 @pytest.mark.parametrize("budget", LUKV["kept_by_budget"])
 def test_official_is_what_kvpress_keeps(budget: str) -> None:
     """`LUKVPress` in an environment of its own, see scripts/golden_evictions.py; it may evict protected tokens."""
-    counts = np.array(TABLE.counts(3, 2, terms(int(budget), "official")))
+    counts = np.array(TABLE.by_table(3, 2, terms(int(budget), "official")))
     assert (counts + 5 == np.maximum(5, LUKV["kept_by_budget"][budget])).all()
 
 
 @pytest.mark.parametrize("budget", [5, 6, 29, 53, 96, 97])
 def test_paper_spends_the_budget_and_stays_near_the_table(budget: int) -> None:
-    counts = np.array(TABLE.counts(3, 2, terms(budget, "paper")))
+    counts = np.array(TABLE.by_table(3, 2, terms(budget, "paper")))
     assert counts.sum() == 6 * (budget - 5) and counts.min() >= 0 and counts.max() <= 92
     if 29 <= budget < 96:
-        official = np.array(TABLE.counts(3, 2, terms(budget, "official")))
+        official = np.array(TABLE.by_table(3, 2, terms(budget, "official")))
         assert np.abs(counts - official).max() <= 2
 
 
 def test_a_head_keeps_its_own_number_of_its_best() -> None:
     policy = Policy("lukv", window=1, sink=4, recent=1, layers=TABLE)
     decision = Eviction(policy, KeyNorm(), TokenBudget(53))(random_cache(97, layers=3))
-    expected = np.array(TABLE.counts(3, 2, terms(53, "paper"))) + 5
+    expected = np.array(TABLE.by_table(3, 2, terms(53, "paper"))) + 5
     assert decision.lengths.tolist() == expected.tolist()
 
 
 def test_what_is_no_table_of_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not of a model that evicts from 2 layers with 2 cache heads"):
-        TABLE.counts(2, 2, terms(53, "paper"))
+        TABLE.by_table(2, 2, terms(53, "paper"))
     with pytest.raises(MissingFile, match=r"no such file; expected a \.npy"):
         TableLayers(path=str(tmp_path / "none.npy"))
     np.save(tmp_path / "wrong.npy", np.zeros((3, 2)))

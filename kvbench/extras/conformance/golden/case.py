@@ -20,8 +20,6 @@ from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
-from kvbench.eviction.allocation.heads import HeadAllocation
-from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -120,7 +118,7 @@ def eviction_of(case: Case) -> Eviction:
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
     from kvbench.config.compose import step_settings  # Hydra's grammar takes a while to import
-    from kvbench.config.steps import steps_of
+    from kvbench.config.steps import allocations, steps_of
 
     spec = case.spec
     _check_fields(spec)
@@ -140,8 +138,8 @@ def eviction_of(case: Case) -> Eviction:
         order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
         sink=spec["sink"],
         recent=spec["recent"],
-        heads=_allocation("heads", spec["heads"], get_args(HeadAllocation)),
-        layers=_allocation("layers", spec["layers"], get_args(LayerAllocation)),
+        heads=_allocation("heads", spec["heads"], allocations()["heads"]),
+        layers=_allocation("layers", spec["layers"], allocations()["layers"]),
         variant=spec["variant"],
         layout="query_heads" if per_query_head else "kv_heads",
         state=schedule.get("state", "overwrite"),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.eviction.allocation.heads import FlatHeads, MixHeads, SafeguardHeads, SharedHeads, UniformHeads
-from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, PyramidLayers, UniformLayers
+from kvbench.eviction.allocation.base import UniformHeads, UniformLayers
+from kvbench.eviction.allocation.heads import FlatHeads, MixHeads, SafeguardHeads, SharedHeads
+from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, PyramidLayers
 from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.eviction.evict import Decision, Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after

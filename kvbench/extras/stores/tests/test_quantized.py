@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.eviction.allocation.heads import FlatHeads, HeadAllocation, UniformHeads
+from kvbench.eviction.allocation.base import Heads, UniformHeads
+from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -228,7 +229,7 @@ def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("heads", [UniformHeads(), FlatHeads()], ids=lambda heads: heads.kind)
-def test_keys_are_held_without_the_channels_that_were_removed(heads: HeadAllocation) -> None:
+def test_keys_are_held_without_the_channels_that_were_removed(heads: Heads) -> None:
     """Read back to the bit, in so many bytes; quantised, the channels that are left are."""
     policy = Policy("p", window=8, heads=heads, steps=(ThinK(ratio=0.5, window=8, recent=4),))
     cache = Eviction(policy, Attention(), TokenBudget(20))(random_cache(60))
