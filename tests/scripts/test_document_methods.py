@@ -71,7 +71,7 @@ def test_a_row_of_the_table_has_a_name_of_its_own() -> None:
 def test_every_row_that_a_file_cites_is_in_the_table() -> None:
     known = {row[0] for row in rows()}
     cited = set()
-    for group, name in FILES:
+    for group, name in (*FILES, *(("allocation", name) for name in options("allocation"))):
         method = entry(group, name)
         target = class_of(group, load_entry(group, name))
         texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *help_of(target).values()]
