@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kernels.choice import Kernels, column_sums_of, ragged_decode_of
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts, query_heads_of
 from kvbench.cache.shapes import Dense, Rows
 
@@ -22,6 +22,8 @@ COLUMN_CHUNK = 1024
 CHUNK_LOGITS = 2**23
 """Logits of such a chunk on a GPU, where many small chunks are many launches: 32 MiB in float32, of which a score holds
 several at a time, less than one layer of an 8B model at 128K tokens (`tests/run/test_live_bytes.py`)."""
+ROW_BLOCK = 512
+"""Observed rows that a score handles at a time."""
 OBSERVED_ROWS = 4096
 """Rows whose logits over such a chunk a GPU holds at a time: half a gibibyte for 32 heads."""
 MASKED_ROWS = 512
@@ -295,3 +297,44 @@ def over_pairs(
     by_part = weights[..., :divided].unflatten(2, (parts, -1)).transpose(1, 2)
     sums = (by_part @ values[:, :divided].unflatten(1, (parts, -1))).sum(dim=1, dtype=torch.float32)
     return (sums + torch.bmm(weights[..., divided:], values[:, divided:])).to(values.dtype)
+
+
+def strongest(
+    queries: Float[Tensor, "heads queries head_dim"],
+    keys: Float[Tensor, "kv_heads tokens head_dim"],
+    columns: slice,
+    rule: AttentionParams,
+    softmax: bool = True,
+    kernels: Kernels = "torch",
+    norms: Float[Tensor, "queries"] | None = None,
+) -> Float[Tensor, "heads columns"]:
+    """Return the largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them
+    attend.
+
+    The softmax of a row runs over all of `keys`: of the prefix, of the chunk, and of the repetition up to the row;
+    without `softmax` logits count. In float32, a block of rows at a time, or by a kernel of `column_sums`, which
+    supports weights only. norms: what the weights of each row are divided by.
+    """
+    heads, rows, head_dim = queries.shape
+    kv_heads, tokens, _ = keys.shape
+    assert columns.stop <= tokens - rows
+    blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
+    lse = None
+    if softmax:
+        first = tokens - rows
+        parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], rule) for start, block in blocks]
+        lse = torch.cat(parts, dim=1) if norms is None else torch.cat(parts, dim=1) + norms.float().log()
+    sums = column_sums_of(kernels)
+    if sums is not None and lse is not None:
+        by_term = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
+        return by_term["attn_max"][:, columns]
+    chunk = keys[:, columns].float().mT
+    best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
+    for start, block in blocks:
+        count = block.shape[1]
+        grouped = (block.float() * rule.scaling).reshape(kv_heads, heads // kv_heads * count, head_dim)
+        logits = capped((grouped @ chunk).view(heads, count, -1), rule.softcap)
+        if lse is not None:
+            logits = logits - lse[:, start : start + count, None]
+        best = torch.maximum(best, logits.amax(dim=1))
+    return best.exp() if softmax else best

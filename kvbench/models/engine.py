@@ -1,7 +1,7 @@
 """The engine: prefills a prompt once and decodes many compressed caches of it together.
 
 prefilled = engine.prefill(ids, windows={16})                          one pass over the prompt, shared by every cell
-batch = RaggedBatch(caches, engine.max_batch, max_new_tokens=128)     smaller caches of that prompt as one batch
+batch = engine.batch(caches, room=128)                                  smaller caches of that prompt as one batch
 answers = engine.generate(prefilled, batch, stop)                      decoding of the batch, greedy by default
 
 `kvbench.eviction` makes the smaller caches. Only `prefill_evicting` and `nll` evict inside a forward pass.
@@ -267,6 +267,10 @@ class Engine:
         probed = ({**layer.recordings, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
         layers = zip(cache.evictable, probed, strict=True)
         return cache.with_evictable([replace(layer, recordings=numbers) for layer, numbers in layers])
+
+    def batch(self, caches: Iterable[KVCache], room: int) -> RaggedBatch:
+        """Return a decode batch of caches of one prompt, with `room` for new tokens."""
+        return RaggedBatch(caches, self.max_batch, room, self.kernels, self.rooms)
 
     @torch.inference_mode()
     def generate(

@@ -3,19 +3,19 @@
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from itertools import starmap
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, causal_with_lse, fused, observe
+from kvbench.cache.attention import ROW_BLOCK, AttentionParams, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import AttentionCall, Score, Summed
-from kvbench.eviction.scores.window import ROW_BLOCK
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
 
@@ -28,6 +28,9 @@ MANY = 512
 Attend = Callable[[Tensor, Tensor, Tensor, AttentionParams], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
+
+Mark = Any
+"""A moment: seconds of the host, or an event of a GPU."""
 
 Record = Callable[[int, int, ObservationWindow, int], None]
 """(layer, rows in all, rows of a pass, how many are known with them) -> keeps them, or what is made of them."""
@@ -137,7 +140,7 @@ class Prefill:
         self._attend, self._moments, self._projections = attend, moments, projections
         self._kernels: Kernels = kernels
         self._hidden_scores, self._together = hidden_scores, together
-        self.seconds: dict[Summed, float] = dict.fromkeys(summed, 0.0)
+        self._spans: dict[Summed, list[tuple[Mark, Mark]]] = {request: [] for request in summed}
         self._stacks: list[StackRecord] = []
         self._call: AttentionCall | None = None
         self._layers: dict[int, LayerRecord] = {}
@@ -167,7 +170,7 @@ class Prefill:
         # In half precision the log-sum-exp of torch's attention has an error of 1e-4, so that it is recomputed.
         returns_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
         returns_lse = returns_lse and rule.softcap is None and rule.sinks is None
-        every: tuple[tuple[int, Record], ...] = ((self.tokens, self._add),) if self.seconds else ()
+        every: tuple[tuple[int, Record], ...] = ((self.tokens, self._add),) if self._spans else ()
         records: list[tuple[int, Record]] = [*((rows, self._record) for rows in self.windows), *every]
         if returns_lse and any(rows > MANY for rows, _ in records):
             outputs, lse = causal_with_lse(queries[0], read_keys, read_values, rule.scaling)
@@ -214,8 +217,8 @@ class Prefill:
         """
         record, first, on_cpu = self._layers[layer], stop - window.lse.shape[1], window.lse.device.type == "cpu"
         assert record.stack is not None
-        for request in self.seconds:
-            (score, reduce, skipped), began = request, _clock(window.lse.device)
+        for request, spans in self._spans.items():
+            (score, reduce, skipped), began = request, _mark(window.lse.device)
             merge, last = score.over_rows(reduce), min(stop, rows - skipped)
             if request not in record.recordings:
                 shape = record.query_heads, self.tokens
@@ -228,7 +231,7 @@ class Prefill:
                 total[:, :end] = torch.maximum(total[:, :end], part) if merge == "max" else total[:, :end] + part
             if merge == "mean" and first < rows - skipped == last > 1:
                 total /= last
-            self.seconds[request] += _clock(window.lse.device) - began
+            spans.append((began, _mark(window.lse.device)))
 
     def receive(self, call: AttentionCall) -> None:
         """Take the hidden states that the attention of a layer is about to read."""
@@ -264,6 +267,11 @@ class Prefill:
         """Count a block as read once all layers have seen it."""
         self.num_tokens += block
 
+    @property
+    def seconds(self) -> dict[Summed, float]:
+        """How long it took to sum each score."""
+        return {request: sum(starmap(_seconds, spans)) for request, spans in self._spans.items()}
+
     def freeze(self) -> KVCache:
         """Return the cache of the whole prompt."""
         assert self.num_tokens == self.tokens
@@ -278,11 +286,21 @@ class Prefill:
         return replace(cache, stacks=tuple(stack.freeze(layers[stack.layers[0]]) for stack in stacks))
 
 
-def _clock(device: torch.device) -> float:
-    """Return seconds, after the device has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def _mark(device: torch.device) -> Mark:
+    """Return the time; of a GPU an event, so that the host need not wait for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _seconds(began: Mark, ended: Mark) -> float:
+    """Return the seconds between two marks, once the device has come to the second."""
+    if isinstance(began, float):
+        return ended - began
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1000
 
 
 def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> Scores:

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams
+from kvbench.cache.attention import AttentionParams, strongest
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.cache.recurrent import join_states
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition
 from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Heads, KVHeads

@@ -19,7 +19,7 @@ from kvbench.models.decode.next_token import Choice, Sampled, Sampler, TeacherFo
 from kvbench.models.engine import Engine, Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
-from kvbench.models.prompts.reasoning import Final, final_of_ids, turn_before
+from kvbench.models.prompts.reasoning import final_of_ids, turn_before
 from kvbench.records.row import Row
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
@@ -42,7 +42,7 @@ from kvbench.run.rows import (
     with_second_request,
 )
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task
+from kvbench.tasks.task import Final, Sample, Task
 
 CellAnswer = tuple[Cell, int]
 """A cell, and which of the answers to each prompt, from 0."""

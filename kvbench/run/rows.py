@@ -10,11 +10,10 @@ import numpy as np
 
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.models.prompts.reasoning import Final
 from kvbench.records.row import CUT, WHOLE, Row
 from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.tasks.task import Ending, InvalidSample, Sample
+from kvbench.tasks.task import Ending, Final, InvalidSample, Sample
 
 if TYPE_CHECKING:
     from kvbench.models.engine import Prefilled

@@ -21,6 +21,17 @@ GAP = "\n\n"
 
 
 @dataclass(frozen=True)
+class Final:
+    """text: the final part of an answer; None if the answer ended within its reasoning.
+
+    tokens: of the reasoning without its marks; None if the answer was not searched for any.
+    """
+
+    text: str | None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Turn:
     """A question before the one of a sample, and the answer to it; None: the model's own, of `max_new_tokens` at most.
 

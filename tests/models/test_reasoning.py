@@ -16,14 +16,13 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.prompts.reasoning import (
     KNOWN,
     Channels,
-    Final,
     Tags,
     final_of_ids,
     final_of_text,
     marks_of,
     turn_before,
 )
-from kvbench.tasks.task import Reasoning, Sample
+from kvbench.tasks.task import Final, Reasoning, Sample
 from tests.models.tokenizers import of_bytes
 
 TURN = (

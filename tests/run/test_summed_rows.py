@@ -55,14 +55,17 @@ def test_sums_have_the_bits_of_scores_of_recorded_queries(policy: Policy, score:
             assert torch.equal(*raws) and raws[0].shape[1] == tokens - skipped
 
 
-def test_sums_on_a_gpu_are_those_of_recorded_queries() -> None:
-    """Layers of one array, read in two blocks; the pretended GPU computes with our kernel."""
+def test_sums_on_a_gpu_are_those_of_recorded_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of one array, read in two blocks; the pretended GPU computes with our kernel, and nobody waits for it."""
     with PretendedGpu() as gpu:
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the host waited"))
         engine = small_engine(2, max_batch=2, kernels="triton", prefill_chunk=32)
         engine.model.float()
         for policy, score in SUMMED:
-            summed = engine.prefill(torch.arange(40), summed={(score, policy.reduce, 0)}).cache
-            recorded = engine.prefill(torch.arange(40), {40}).cache
+            request = score, policy.reduce, 0
+            prefilled = engine.prefill(torch.arange(40), summed={request})
+            summed, recorded = prefilled.cache, engine.prefill(torch.arange(40), {40}).cache
+            assert prefilled.seconds[request] > 0
             (stack,), (other,) = summed.stacked, recorded.stacked
             assert stack.layers == 2 and not stack.windows
             raw, expected = (raw_scores(each, policy, score).cpu() for each in (stack, other))

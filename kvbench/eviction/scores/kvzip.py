@@ -12,11 +12,7 @@ from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, capped, log_sum_exp
-from kvbench.cache.kernels.choice import Kernels, column_sums_of
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
@@ -30,8 +26,6 @@ REPEAT = "\n\nRepeat the previous context exactly."
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
 TAIL = 8
 """Number of tokens of the previous chunk that follow `CONTINUE`."""
-ROW_BLOCK = 512
-"""Rows handled at a time."""
 
 
 @dataclass(frozen=True)
@@ -137,44 +131,3 @@ class KVzipPlus(KVzip):
 
     def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return super().__call__(layer, rows, reduce) * projected_norms(layer, layer.lengths[0], 2)
-
-
-def strongest(
-    queries: Float[Tensor, "heads queries head_dim"],
-    keys: Float[Tensor, "kv_heads tokens head_dim"],
-    columns: slice,
-    rule: AttentionParams,
-    softmax: Annotated[bool, Help("false: logits instead of attention weights")] = True,
-    kernels: Kernels = "torch",
-    norms: Float[Tensor, "queries"] | None = None,
-) -> Float[Tensor, "heads columns"]:
-    """Return the largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them
-    attend.
-
-    The softmax of a row runs over all of `keys`: of the prefix, of the chunk, and of the repetition up to the
-    row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only. norms:
-    what the weights of each row are divided by.
-    """
-    heads, rows, head_dim = queries.shape
-    kv_heads, tokens, _ = keys.shape
-    assert columns.stop <= tokens - rows
-    blocks = list(zip(range(0, rows, ROW_BLOCK), queries.split(ROW_BLOCK, dim=1), strict=True))
-    lse = None
-    if softmax:
-        first = tokens - rows
-        parts = [log_sum_exp(block, keys[:, : first + start + block.shape[1]], rule) for start, block in blocks]
-        lse = torch.cat(parts, dim=1) if norms is None else torch.cat(parts, dim=1) + norms.float().log()
-    sums = column_sums_of(kernels)
-    if sums is not None and lse is not None:
-        by_term = sums(queries, keys, keys, queries, lse, rule.scaling, ("attn_max",), softcap=rule.softcap)
-        return by_term["attn_max"][:, columns]
-    chunk = keys[:, columns].float().mT
-    best = torch.full((heads, chunk.shape[2]), -torch.inf, device=queries.device)
-    for start, block in blocks:
-        count = block.shape[1]
-        grouped = (block.float() * rule.scaling).reshape(kv_heads, heads // kv_heads * count, head_dim)
-        logits = capped((grouped @ chunk).view(heads, count, -1), rule.softcap)
-        if lse is not None:
-            logits = logits - lse[:, start : start + count, None]
-        best = torch.maximum(best, logits.amax(dim=1))
-    return best.exp() if softmax else best

@@ -18,15 +18,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.cache.attention import logits_by_chunk
+from kvbench.cache.attention import ROW_BLOCK, logits_by_chunk
 from kvbench.cache.kernels.choice import column_sums_of
 from kvbench.cache.kernels.column_sums import Term
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Dense, Rows, Scores
 from kvbench.support.errors import UserError
-
-ROW_BLOCK = 512
-"""Rows handled at a time."""
 
 Weights = Float[Tensor, "heads queries columns"]
 Columns = Float[Tensor, "heads columns"]

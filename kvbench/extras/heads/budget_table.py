@@ -17,10 +17,9 @@ from jaxtyping import Float
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams
+from kvbench.cache.attention import AttentionParams, strongest
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.scores.host import projected_norms
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.extras.heads.calibration import loaded, prompts_of
 from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge

@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kvbench.cache.attention import AttentionParams
+from kvbench.cache.attention import AttentionParams, strongest
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.scores.kvzip import KVzipPlus, strongest
+from kvbench.eviction.scores.kvzip import KVzipPlus
 from kvbench.eviction.scores.score import ContextRepetition, ScoreInputs
 from kvbench.models import bridge
 from kvbench.models.linear_layers import PaddedLinear

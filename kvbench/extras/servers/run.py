@@ -15,7 +15,7 @@ from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
-from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined, turn_before
+from kvbench.models.prompts.reasoning import final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
 from kvbench.run.plan import PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.procedure import Procedure, Samples
@@ -24,7 +24,7 @@ from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_
 from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
-from kvbench.tasks.task import InvalidSample, Sample, Task
+from kvbench.tasks.task import Final, InvalidSample, Sample, Task
 
 UNLIMITED = 2**62
 """Tokens of a prompt and its answer where only the server has a limit."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.support.facts import Claim
 
 if TYPE_CHECKING:
+    from kvbench.models.decode.batch import DecodeBatch
     from kvbench.models.engine import Engine
 
 COPIES = 2
@@ -64,13 +64,13 @@ class Holder:
         """Return the pairs of a cache that are held after its eviction."""
         return cache
 
-    def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
+    def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> "DecodeBatch":
         """Return a decode batch of several cells with `room` for new tokens, of which `question_tokens` precede the
         answer.
 
         The list is emptied: what is held can be freed as soon as the batch has its copy.
         """
-        return RaggedBatch(shown(held, engine), engine.max_batch, room, engine.kernels, engine.rooms)
+        return engine.batch(shown(held, engine), room)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
         """Return bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.tasks.task import Ending, Reasoning, Sample
+from kvbench.tasks.task import Ending, Final, Reasoning, Sample
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -22,17 +22,6 @@ ANALYSIS = "analysis"
 """The channel that is no part of what a user sees."""
 SPELLED = re.compile(r"analysis(.*?)(?:assistantfinal(.*))?", re.DOTALL)
 """Messages of which a server has dropped the marks."""
-
-
-@dataclass(frozen=True)
-class Final:
-    """text: the final part of an answer; None if the answer ended within its reasoning.
-
-    tokens: of the reasoning without its marks; None if the answer was not searched for any.
-    """
-
-    text: str | None
-    tokens: int | None = None
 
 
 class Part(NamedTuple):

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.cache.attention import AttentionParams, attend_layer, strongest
 from kvbench.cache.kernels import choice
 from kvbench.cache.kernels import ragged_decode as naive
 from kvbench.cache.kernels.choice import check_kernels, chosen_kernels
 from kvbench.eviction.allocation.layers import preference
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.extras.triton.tests.test_ragged_decode import segments

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import kvbench.eviction.scores.window
+from kvbench.cache.attention import ROW_BLOCK
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -15,7 +16,7 @@ from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.obcache import ExactZeroed, OBCacheJoint
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.window import ROW_BLOCK, moments
+from kvbench.eviction.scores.window import moments
 from tests.arrays import random_layer
 from tests.eviction.scores.test_window_scores import norm2, seen_by_rows
 

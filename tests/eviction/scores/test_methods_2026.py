@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import AttentionParams
+from kvbench.cache.attention import AttentionParams, strongest
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.allocation.heads import ChunkHeads, SafeguardHeads
 from kvbench.eviction.budget import TokenBudget
@@ -17,7 +17,6 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import Cur
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.extras.compactor.compactor import Leverage
 from kvbench.extras.conformance.golden.case import make_score
 from kvbench.extras.gated_chunks.gated_chunks import GatedChunkHeads

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, causal, observe
+from kvbench.cache.attention import AttentionParams, causal, observe, strongest
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import ContextRepetition, Score
 from kvbench.extras.conformance.golden.verdict import is_number
 from kvbench.extras.conformance.properties.caches import future_queries_of

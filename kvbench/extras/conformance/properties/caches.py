@@ -7,11 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, causal, observe
+from kvbench.cache.attention import AttentionParams, causal, observe, strongest
 from kvbench.cache.kv_cache import FutureQueryStats, KVCache, LayerCache, PredictedQueries, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Score
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from kvbench.cache import attention
 from kvbench.cache.attention import AttentionParams
-from kvbench.eviction.scores import kvzip
 from kvbench.extras.conformance.golden import Case, check, load
 from tests.repository import GOLDEN
 
@@ -64,8 +64,8 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = torch.arange(90) > torch.arange(50, 90)[:, None]
     masked = torch.cat((logits.masked_fill(hidden, -torch.inf), sinks[:, None, None].expand(6, 40, 1)), dim=-1)
     for block in (7, 512):
-        monkeypatch.setattr(kvzip, "ROW_BLOCK", block)
-        weights = kvzip.strongest(queries, keys, slice(4, 50), rule)
+        monkeypatch.setattr(attention, "ROW_BLOCK", block)
+        weights = attention.strongest(queries, keys, slice(4, 50), rule)
         assert torch.allclose(weights, masked.softmax(-1)[..., 4:50].amax(1), rtol=1e-5)
-        unweighted = kvzip.strongest(queries, keys, slice(4, 50), rule, softmax=False)
+        unweighted = attention.strongest(queries, keys, slice(4, 50), rule, softmax=False)
         assert torch.allclose(unweighted, logits[..., 4:50].amax(1), rtol=1e-5)
