@@ -27,7 +27,7 @@ NAMESAKES = {"fp8", "hub", "int4", "int8", "kvpress", "think", "wandb"}
 def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
-    settled = {*groups()} - {"step", "command", "report", "plot", "conform", "item", "hint", "kernels"}
+    settled = {*groups()} - {"step", "command", "report", "plot", "conform", "item", "hint", "kernels", "convert"}
     members = {name.partition("/")[0] for group in settled for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
     members -= NAMESAKES | {*held_groups().values()}
