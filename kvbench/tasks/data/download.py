@@ -117,9 +117,7 @@ def _bar(download: Download, watcher: Watcher) -> type:
         def __init__(self, total: int | None = None, initial: int = 0, **_: Any) -> None:
             self.size = initial
             if total and download.bytes and total != download.bytes:
-                raise Unobtained(
-                    f"{address(download)} has {total} bytes, the lock says {download.bytes}: the publisher replaced it"
-                )
+                raise Unobtained(f"{address(download)} has {total} bytes, not {download.bytes}: it was replaced")
             watcher.begin(download.name, total, initial)
 
         def update(self, count: int) -> None:
@@ -142,8 +140,12 @@ def _guarded(url: str, watcher: Watcher) -> Iterator[None]:
     """While the block runs, tell the watcher what the client would print, and let no redirect end encryption."""
     from huggingface_hub import get_session
 
+    said = set[str]()
+
     def tell(record: logging.LogRecord) -> bool:
-        watcher.say(" ".join(record.getMessage().split()))
+        if (text := " ".join(record.getMessage().split())) not in said:
+            watcher.say(text)
+        said.add(text)
         return False
 
     def refuse(request: Any) -> None:

@@ -11,8 +11,7 @@ The record travels with the folder: if the lock has no SHA-256 of a file, the re
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,29 +31,12 @@ WORK = ".pull"
 
 def add_records(root: Path, files: Mapping[str, PullRecord]) -> None:
     """Add to the record; another process may do the same."""
-    with exclusive(root, "record"):
+    with FileLock(root / WORK / "record.lock"):
         records = read_records(root) | dict(files)
         content = {"files": {name: asdict(record) for name, record in sorted(records.items())}}
         temporary = root / WORK / f"{RECORD}.{os.getpid()}"
         temporary.write_text(json.dumps(content, indent=1), "utf-8")
         temporary.replace(root / RECORD)
-
-
-@contextmanager
-def exclusive(root: Path, name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock of this name in the folder; calls `waiting` if another process has it, and waits.
-
-    The lock is the kernel's and ends with its process; the lock file stays.
-    """
-    (root / WORK).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / WORK / f"{name}.lock")
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
-        waiting()
-        held = lock.acquire()
-    with held:
-        yield
 
 
 def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False) -> dict[str, PullRecord]:
@@ -72,8 +54,14 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
         is_complete = all((root / output.path).is_file() for output in download.outputs)
         if is_complete and not _missing_paths(download, root, replace):  # a read-only folder will do
             return {}
-        busy = f"{download.name}: another process is fetching it; waiting"
-        with exclusive(root, key, waiting=lambda: watcher.say(busy)):
+        (root / WORK).mkdir(parents=True, exist_ok=True)
+        lock = FileLock(root / WORK / f"{key}.lock")  # the kernel's, which ends with its process; the file stays
+        try:
+            held = lock.acquire(blocking=False)
+        except Timeout:
+            watcher.say(f"{download.name}: another process is fetching it; waiting")
+            held = lock.acquire()
+        with held:
             missing = _missing_paths(download, root, replace)
             return _pull(download, root, root / WORK / f"{key}.part", missing, watcher) if missing else {}
     except Unobtained:
