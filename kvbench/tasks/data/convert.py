@@ -107,7 +107,7 @@ def _text(node: ast.expr | None) -> str | None:
 
 
 Contents = Iterator[tuple[str, Iterable[bytes]]]
-"""Names of members, each with its content; the content of a file without members has the name of none."""
+"""Names of members, each with its content; a file without members has one of them."""
 
 
 def _zip_members(fetched: Path, names: list[str]) -> Contents:
@@ -127,15 +127,15 @@ def _tar_members(fetched: Path, names: list[str]) -> Contents:
                 yield entry.name, iter(partial(content.read, CHUNK), b"")
 
 
-def _prompts(fetched: Path, _: list[str]) -> Contents:
-    yield "", [json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1).encode()]
+def _prompts(fetched: Path, names: list[str]) -> Contents:
+    yield names[0], [json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1).encode()]
 
 
 def _lines(rows: Callable[[Path], Iterable[Any]]) -> Callable[[Path, list[str]], Contents]:
     """Return what makes each row a line of JSON."""
 
-    def contents(fetched: Path, _: list[str]) -> Contents:
-        yield "", (f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in rows(fetched))
+    def contents(fetched: Path, names: list[str]) -> Contents:
+        yield names[0], (f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in rows(fetched))
 
     return contents
 
