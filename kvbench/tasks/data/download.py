@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,7 +50,7 @@ class Watcher(Protocol):
     def advance(self, count: int) -> None: ...  # `count` more bytes
 
 
-def fetch(download: Download, partial: Path, watcher: Watcher) -> Download:
+def fetch(download: Download, part: Path, watcher: Watcher) -> Download:
     """Fetch until the partial file is complete; returns the download with what the hub says of it, see `_described`.
 
     Raises:
@@ -67,13 +68,13 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> Download:
     try:
         with _guarded(url, watcher):
             known = _described(download)
-            if not (known.sha256 or known.revision) or size_of(partial) > (known.bytes or 0):
-                partial.unlink(missing_ok=True)
-            had = size_of(partial)
+            if not (known.sha256 or known.revision) or size_of(part) > (known.bytes or 0):
+                part.unlink(missing_ok=True)
+            had = size_of(part)
             if known.repo:
                 url, headers = address(known), build_hf_headers(library_name="kvbench") | headers
-            with partial.open("ab") as file:
-                bar: Any = _bar(known, watcher)
+            with part.open("ab") as file:
+                bar: Any = partial(_Bar, known, watcher)
                 http_get(url, file, resume_size=had, headers=headers, expected_size=known.bytes, tqdm_class=bar)
         return known
     except Unobtained:
@@ -89,9 +90,9 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> Download:
         raise Unobtained(f"{url}: the host answers {status}: {reason}") from None
     except of_client_or_disk as error:
         if isinstance(error, OSError) and error.errno:
-            raise unwritable(partial, error) from None
+            raise unwritable(part, error) from None
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}"
-        raise (Unobtained if size_of(partial) > had else Unreachable)(f"{url}: {reason}; {AGAIN}") from None
+        raise (Unobtained if size_of(part) > had else Unreachable)(f"{url}: {reason}; {AGAIN}") from None
 
 
 def _described(download: Download) -> Download:
@@ -102,37 +103,30 @@ def _described(download: Download) -> Download:
 
     said = get_hf_file_metadata(address(download), library_name="kvbench")
     sha256 = said.etag if re.fullmatch(r"[0-9a-f]{64}", said.etag or "") else None
-    return replace(
-        download,
-        revision=said.commit_hash or download.revision,
-        sha256=download.sha256 or sha256,
-        bytes=download.bytes or said.size,
-    )
+    commit, size = said.commit_hash or download.revision, download.bytes or said.size
+    return replace(download, revision=commit, sha256=download.sha256 or sha256, bytes=size)
 
 
-def _bar(download: Download, watcher: Watcher) -> type:
-    """Return what the client makes a bar of, as tqdm's: it tells the watcher, and refuses a file of another size."""
+class _Bar:
+    """What the client takes for a bar of tqdm: it tells the watcher, and refuses a file of another size."""
 
-    class Bar:
-        def __init__(self, total: int | None = None, initial: int = 0, **_: Any) -> None:
-            self.size = initial
-            if total and download.bytes and total != download.bytes:
-                raise Unobtained(f"{address(download)} has {total} bytes, not {download.bytes}: it was replaced")
-            watcher.begin(download.name, total, initial)
+    def __init__(self, download: Download, watcher: Watcher, total: int | None = None, initial: int = 0, **_: Any):
+        self.download, self.watcher, self.size = download, watcher, initial
+        if total and download.bytes and total != download.bytes:
+            raise Unobtained(f"{address(download)} has {total} bytes, not {download.bytes}: it was replaced")
+        watcher.begin(download.name, total, initial)
 
-        def update(self, count: int) -> None:
-            self.size += count
-            watcher.advance(count)
-            if self.size > (most := download.bytes or MOST_UNPINNED_BYTES):
-                raise Unobtained(f"{address(download)} has more than {most} bytes: it is no file of this data set")
+    def update(self, count: int) -> None:
+        self.size += count
+        self.watcher.advance(count)
+        if self.size > (most := self.download.bytes or MOST_UNPINNED_BYTES):
+            raise Unobtained(f"{address(self.download)} has more than {most} bytes: it is no file of this data set")
 
-        def __enter__(self) -> "Bar":
-            return self
+    def __enter__(self) -> "_Bar":
+        return self
 
-        def __exit__(self, *_: object) -> None:
-            """Leave it to the watcher, whose next file takes its place."""
-
-    return Bar
+    def __exit__(self, *_: object) -> None:
+        """Leave it to the watcher, whose next file takes its place."""
 
 
 @contextmanager
@@ -194,6 +188,6 @@ def unwritable(path: Path, error: OSError) -> Unobtained:
     return Full(f"{path}: {error.strerror}: free some space, or name another folder with data.root=FOLDER; {AGAIN}")
 
 
-def size_of(partial: Path) -> int:
+def size_of(part: Path) -> int:
     """Return the bytes that were fetched so far."""
-    return partial.stat().st_size if partial.is_file() else 0
+    return part.stat().st_size if part.is_file() else 0

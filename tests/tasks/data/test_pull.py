@@ -159,11 +159,9 @@ def test_an_archive_becomes_its_members(host: Host, root: Path, locked: Locked) 
     "content",
     [
         archive({"data/a.jsonl": b"a\n" * 999})[:-30],
-        archive({"data/a.jsonl": b"0" * 3_000_000}),
-        archive({"data/c.jsonl": b"a\n"}),
         archive({"data/a.jsonl": b"a\n", "data/b.jsonl": b"other\n"}),
     ],
-    ids=["truncated", "bomb", "member missing", "second member of another hash"],
+    ids=["truncated", "second member of another hash"],
 )
 def test_an_archive_that_is_none_leaves_nothing(host: Host, root: Path, locked: Locked, content: bytes) -> None:
     host.serve("/r1/z.zip", content)
