@@ -108,7 +108,7 @@ def _described(download: Download) -> Download:
 
 
 class _Bar:
-    """What the client takes for a bar of tqdm: it tells the watcher, and refuses a file of another size."""
+    """Stands in for a bar of tqdm: tells the watcher, and refuses a file of another size."""
 
     def __init__(self, download: Download, watcher: Watcher, total: int | None = None, initial: int = 0, **_: Any):
         self.download, self.watcher, self.size = download, watcher, initial
