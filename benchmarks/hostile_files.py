@@ -529,11 +529,11 @@ def download(kind: str, write_file: Callable[[Path], object]) -> Attack:
 
     def make(path: Path) -> Words:
         write_file(path / "f")
-        source = Download("mine", kind, "f", (Output("mine/f.jsonl", member="x"),))  # type: ignore[arg-type]
+        source = Download("mine", kind, "f", (Output("mine/f.jsonl", member="x"),))
         try:
             list(convert(source, path / "f", path))
         finally:
-            grown = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+            grown = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             assert grown < 2**27, f"it has become {grown} bytes"
         return ("--version",)
 

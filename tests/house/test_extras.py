@@ -28,7 +28,8 @@ def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
     kinds |= {name.rpartition("/")[2] for name in brought("allocation")}
-    settled = {*groups()} - {"allocation", "step", "command", "report", "plot", "conform", "item", "hint", "kernels"}
+    others = {"allocation", "command", "conform", "convert", "hint", "item", "kernels", "plot", "report", "step"}
+    settled = {*groups()} - others
     members = {name.partition("/")[0] for group in settled for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
     members -= NAMESAKES | {*held_groups().values()}

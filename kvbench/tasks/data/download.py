@@ -1,52 +1,33 @@
-"""Downloads over HTTP: requests, retries, resumption of partial files, and addresses of the Hugging Face hub.
+"""Downloads over HTTP, by the client of huggingface_hub: it retries, waits when a host asks for it, and resumes.
 
-A file is fetched into a partial file that the next attempt, or the next process, resumes. A host that names a strong
-ETag is asked only for the rest of that version (RFC 9110, If-Range); without an ETag only a file with a locked SHA-256
-is resumed. The caller verifies the bytes.
-
-Addresses and credentials of the hub come from huggingface_hub, so that HF_ENDPOINT, HF_HOME, HF_TOKEN and
-HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client resumes no partial file
-of another process, and knows only the hub (docs/reference/data.md).
+A file is fetched into a partial file, which the next process resumes where a commit or a SHA-256 fixes the content. The
+hub's own `hf_hub_download` would begin anew (docs/reference/data.md). The caller verifies the bytes. HF_ENDPOINT,
+HF_HOME, HF_TOKEN and HF_HUB_OFFLINE have their usual meaning; offline applies to every host.
 """
 
 import errno
-import os
+import logging
 import re
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.message import Message
-from email.utils import parsedate_to_datetime
-from http.client import HTTPException
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any, Protocol
 
 from kvbench.support import __version__
-from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile
-from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import Download
 
-SILENCE_SECONDS = 30.0
-FIRST_SECONDS = 10.0
-"""Time in which a host must answer once: a machine without a network says so soon."""
-HEAD_SECONDS = 300.0
-"""How long the headers of an answer may take, redirects included."""
-LEAST_BYTES, LEAST_SECONDS = 2**16, 900.0
-"""So many bytes come within so many seconds: a byte now and then would have no end."""
 MOST_UNPINNED_BYTES = 2**36
-"""Bytes of a file whose size and hash nobody has fixed."""
-TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
-PAGES = ("text/html", "application/xhtml+xml")
-SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
-ATTEMPTS = 5
-"""Attempts in a row without a new byte."""
-LONGEST_WAIT_SECONDS = 120.0
-CHUNK_BYTES = 1 << 20
+"""Bytes of a file whose size nobody has fixed."""
+AGAIN = "what was downloaded is kept; run the same command to continue"
+REFUSALS = {
+    401: "it requires a token: set HF_TOKEN, or log in with `hf auth login`",
+    403: "access is refused: its terms may have to be accepted on its page, with HF_TOKEN set",
+    404: "there is no such file: it was moved or removed, and the lock file of kvbench is out of date",
+    410: "it was removed",
+}
 
 
 class Unobtained(MissingFile):
@@ -61,14 +42,6 @@ class Full(Unobtained):
     """The disk is full; the next file would not fit either."""
 
 
-class TemporaryFailure(Exception):
-    """An attempt failed. wait: seconds that the host asks for, None if it names none; silent: it did not answer."""
-
-    def __init__(self, text: str, wait: float | None = None, silent: bool = False) -> None:
-        super().__init__(text)
-        self.wait, self.silent = wait, silent
-
-
 class Watcher(Protocol):
     """Receives the progress of downloads: a bar on a terminal, lines elsewhere."""
 
@@ -77,68 +50,112 @@ class Watcher(Protocol):
     def advance(self, count: int) -> None: ...  # `count` more bytes
 
 
-@dataclass(frozen=True)
-class HostInfo:
-    """A file as its host describes it: its strong ETag; on the hub also its SHA-256 and the commit of the revision."""
-
-    etag: str = ""
-    sha256: str | None = None
-    commit: str | None = None
-
-
-@dataclass(frozen=True)
-class Response:
-    """The bytes from `start` on; `total` includes those before it, None if the host does not say."""
-
-    body: Any
-    start: int
-    total: int | None
-    info: HostInfo
-
-
-def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
-    """Fetch until the partial file is complete; returns the host's description.
+def fetch(download: Download, part: Path, watcher: Watcher) -> Download:
+    """Fetch until the partial file is complete; returns the download with what the hub says of it, see `_described`.
 
     Raises:
         Unobtained: the host refuses, fails again and again, or has another size than the locked one.
         Unreachable: it does not answer, after some attempts.
         Full: the disk is full.
     """
-    url, headers, failed_attempts = address(download), {"User-Agent": f"kvbench/{__version__}"}, 0
-    if download.repo:
-        from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
 
-        headers |= build_hf_headers(library_name="kvbench")
-    begun, has_answered, pace = time.monotonic(), False, _Pace(url)
-    while True:
-        size_before, patience = size_of(partial), SILENCE_SECONDS
-        if not has_answered:
-            patience = max(1.0, begun + FIRST_SECONDS - time.monotonic())
-        try:
-            return _attempt(download, url, headers, partial, watcher, pace, patience)
-        except TemporaryFailure as failure:
-            failed_attempts = 0 if size_of(partial) > size_before else failed_attempts + 1
-            has_answered = has_answered or not failure.silent
-            wait = min(2.0**failed_attempts if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
-            gives_up = not has_answered and time.monotonic() + wait >= begun + FIRST_SECONDS
-            if gives_up or failed_attempts == ATTEMPTS:
-                error = Unreachable if failure.silent else Unobtained
-                raise error(
-                    f"{url}: {failure} ({count_noun(failed_attempts, 'attempt')}); what was downloaded is kept; run "
-                    "the same command to continue"
-                ) from None
-            watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
-            time.sleep(wait)
-        except Unobtained:
-            raise
-        except OSError as error:
-            raise unwritable(partial, error) from None
+    url, had = address(download), 0
+    headers = {"Accept-Encoding": "identity", "User-Agent": f"kvbench/{__version__}"}
+    of_client_or_disk: Any = HfHubHTTPError.__bases__  # the base of the client's errors, which is httpx or httpx2
+    try:
+        with _guarded(url, watcher):
+            known = _described(download)
+            if not (known.sha256 or known.revision) or size_of(part) > (known.bytes or 0):
+                part.unlink(missing_ok=True)
+            had = size_of(part)
+            if known.repo:
+                url, headers = address(known), build_hf_headers(library_name="kvbench") | headers
+            with part.open("ab") as file:
+                bar: Any = partial(_Bar, known, watcher)
+                http_get(url, file, resume_size=had, headers=headers, expected_size=known.bytes, tqdm_class=bar)
+        return known
+    except Unobtained:
+        raise
+    except OfflineModeIsEnabled:
+        raise Unobtained(
+            f"{url} is not in the cache of the hub, and HF_HUB_OFFLINE is set: unset it, or copy the files into "
+            "data.root (docs/reference/data.md says how)"
+        ) from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        reason = REFUSALS.get(status, f"{error.response.reason_phrase}; {AGAIN}")
+        raise Unobtained(f"{url}: the host answers {status}: {reason}") from None
+    except of_client_or_disk as error:
+        if isinstance(error, OSError) and error.errno:
+            raise unwritable(part, error) from None
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}"
+        raise (Unobtained if size_of(part) > had else Unreachable)(f"{url}: {reason}; {AGAIN}") from None
 
 
-def forget(partial: Path) -> None:
-    """Remove a partial file and its ETag."""
-    partial.unlink(missing_ok=True)
-    _etag_file(partial).unlink(missing_ok=True)
+def _described(download: Download) -> Download:
+    """Return a file of the hub with the commit, size and SHA-256 that the hub names today, where the lock has none."""
+    if not download.repo or (download.sha256 and download.bytes):
+        return download
+    from huggingface_hub import get_hf_file_metadata
+
+    said = get_hf_file_metadata(address(download), library_name="kvbench")
+    sha256 = said.etag if re.fullmatch(r"[0-9a-f]{64}", said.etag or "") else None
+    commit, size = said.commit_hash or download.revision, download.bytes or said.size
+    return replace(download, revision=commit, sha256=download.sha256 or sha256, bytes=size)
+
+
+class _Bar:
+    """Stands in for a bar of tqdm: tells the watcher, and refuses a file of another size."""
+
+    def __init__(self, download: Download, watcher: Watcher, total: int | None = None, initial: int = 0, **_: Any):
+        self.download, self.watcher, self.size = download, watcher, initial
+        if total and download.bytes and total != download.bytes:
+            raise Unobtained(f"{address(download)} has {total} bytes, not {download.bytes}: it was replaced")
+        watcher.begin(download.name, total, initial)
+
+    def update(self, count: int) -> None:
+        self.size += count
+        self.watcher.advance(count)
+        if self.size > (most := self.download.bytes or MOST_UNPINNED_BYTES):
+            raise Unobtained(f"{address(self.download)} has more than {most} bytes: it is no file of this data set")
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it to the watcher, whose next file takes its place."""
+
+
+@contextmanager
+def _guarded(url: str, watcher: Watcher) -> Iterator[None]:
+    """While the block runs, tell the watcher what the client would print, and let no redirect end encryption."""
+    from huggingface_hub import get_session
+
+    said = set[str]()
+
+    def tell(record: logging.LogRecord) -> bool:
+        if (text := " ".join(record.getMessage().split())) not in said:
+            watcher.say(text)
+        said.add(text)
+        return False
+
+    def refuse(request: Any) -> None:
+        if url.startswith("https:") and request.url.scheme != "https":
+            raise Unobtained(f"{url} leads to {request.url}: a redirect to an unencrypted connection is refused")
+
+    handlers, hooks = logging.getLogger("huggingface_hub").handlers, get_session().event_hooks["request"]
+    hooks.append(refuse)
+    for handler in handlers:
+        handler.addFilter(tell)
+    try:
+        yield
+    finally:
+        hooks.remove(refuse)
+        for handler in handlers:
+            handler.removeFilter(tell)
 
 
 def address(download: Download) -> str:
@@ -149,7 +166,7 @@ def address(download: Download) -> str:
         return download.url
     from huggingface_hub import hf_hub_url
 
-    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision or "main")
+    return hf_hub_url(download.repo, download.name, repo_type="dataset", revision=download.revision)
 
 
 def hub_cached(download: Download) -> Path | None:
@@ -168,192 +185,9 @@ def unwritable(path: Path, error: OSError) -> Unobtained:
     """Return the error for a file that cannot be written: a full disk, or a folder without permission."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Unobtained(f"cannot write {path}: {error.strerror}")
-    return Full(
-        f"{path}: {error.strerror}: free some space, or name another folder with data.root=FOLDER; what was "
-        "downloaded is kept; run the same command to continue"
-    )
+    return Full(f"{path}: {error.strerror}: free some space, or name another folder with data.root=FOLDER; {AGAIN}")
 
 
-def size_of(partial: Path) -> int:
+def size_of(part: Path) -> int:
     """Return the bytes that were fetched so far."""
-    return partial.stat().st_size if partial.is_file() else 0
-
-
-def _attempt(
-    download: Download,
-    url: str,
-    headers: Mapping[str, str],
-    partial: Path,
-    watcher: Watcher,
-    pace: "_Pace",
-    patience: float,
-) -> HostInfo:
-    """Return one request, and what it sends. patience: seconds that the host may be silent."""
-    start, etag_file = size_of(partial), _etag_file(partial)
-    etag = etag_file.read_text() if etag_file.is_file() else ""
-    if start and start == download.bytes:
-        return HostInfo()
-    if (download.bytes is not None and start > download.bytes) or not (etag or download.is_pinned):
-        start = 0
-    response = _request(url, headers, start, etag, patience)
-    if response is None:
-        return HostInfo()
-    with response.body:
-        if not download.is_pinned:
-            _check_is_file(url, response.body.headers)
-        if response.total is not None and download.bytes is not None and response.total != download.bytes:
-            raise Unobtained(
-                f"{url} has {response.total} bytes, the lock says {download.bytes}: the publisher replaced it"
-            )
-        etag_file.write_text(response.info.etag)
-        watcher.begin(download.name, response.total, response.start)
-        with partial.open("r+b" if response.start else "wb") as output:
-            output.seek(response.start)
-            output.truncate()
-            size = response.start + _copy(response.body, output, watcher, pace, _most(download) - response.start)
-            if size > _most(download):
-                raise Unobtained(f"{url} has more than {_most(download)} bytes: it is no file of this data set")
-    if response.total is not None and size < response.total:
-        raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
-    if response.total is None and not (download.is_pinned or response.info.sha256):
-        watcher.say(
-            f"{download.name}: NOT CHECKED for completeness: neither its host gives a length nor the lock file or "
-            f"the hub a SHA-256; {size} bytes came"
-        )
-    return response.info
-
-
-def _request(url: str, headers: Mapping[str, str], start: int, etag: str, patience: float) -> Response | None:
-    """Request a file from byte `start` on; None if there is nothing after it. The host may send all of it instead."""
-    message = urllib.request.Request(url, headers={**headers, "Accept-Encoding": "identity"})
-    if start:
-        message.add_header("Range", f"bytes={start}-")
-        if etag:
-            message.add_header("If-Range", etag)
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise Unobtained(f"{url} is no address of http or https: correct HF_ENDPOINT")
-    redirects = _Redirects()
-    try:
-        opener = urllib.request.build_opener(redirects)
-        body = within(HEAD_SECONDS, lambda: opener.open(message, timeout=patience))
-    except Unobtained:
-        raise
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 416 and start and error.headers.get("Content-Range") == f"bytes */{start}":
-                return None
-            if error.code == 416 and start:
-                return _request(url, headers, 0, "", patience)
-            raise _refusal(url, error) from None
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: a redirect to what is no address
-        raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
-    response_headers = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
-    linked_sha256 = SHA256.fullmatch(response_headers.get("x-linked-etag", ""))
-    strong_etag = "" if response_headers.get("etag", "").startswith("W/") else response_headers.get("etag", "")
-    info = HostInfo(strong_etag, linked_sha256 and linked_sha256[1], response_headers.get("x-repo-commit") or None)
-    if body.status != 206:
-        length = re.fullmatch(r"\d{1,18}", body.headers.get("Content-Length", ""))
-        return Response(body, 0, length and int(length[0]), info)
-    content_range = re.fullmatch(r"bytes (\d{1,18})-\d+/(\d{1,18})", body.headers.get("Content-Range") or "")
-    if content_range is None or int(content_range[1]) != start or (etag and info.etag != etag):  # or of another version
-        body.close()
-        return _request(url, headers, 0, "", patience)
-    return Response(body, start, int(content_range[2]), info)
-
-
-def _check_is_file(url: str, headers: Message) -> None:
-    """Raise Unobtained for what is not the file itself: a page, or a compressed form that was not requested."""
-    coding = headers.get("Content-Encoding", "identity").strip().lower()
-    if coding != "identity":
-        raise Unobtained(f"{url}: the host sends it compressed ({coding}), which was not requested")
-    if headers.get_content_type() in PAGES:
-        raise Unobtained(f"{url}: the host sends a web page, perhaps of a login or an error, in place of the file")
-
-
-def _most(download: Download) -> int:
-    """Bytes that a file may have."""
-    return MOST_UNPINNED_BYTES if download.bytes is None else download.bytes
-
-
-class _Pace:
-    """Raise Unobtained where fewer than `LEAST_BYTES` come in `LEAST_SECONDS`, through whatever connections."""
-
-    def __init__(self, url: str) -> None:
-        self._url, self._since, self._count = url, time.monotonic(), 0
-
-    def advance(self, count: int) -> None:
-        self._count += count
-        if self._count >= LEAST_BYTES:
-            self._since, self._count = time.monotonic(), 0
-        elif time.monotonic() > self._since + LEAST_SECONDS:
-            raise Unobtained(
-                f"{self._url}: fewer than {LEAST_BYTES} bytes came in {LEAST_SECONDS:g} s; what was downloaded is "
-                "kept; run the same command to continue"
-            )
-
-
-def _copy(body: Any, file: IO[bytes], watcher: Watcher, pace: _Pace, most: int) -> int:
-    """Copy a response until it has more than `most` bytes, and keep what came; returns the bytes.
-
-    Raises TemporaryFailure if the connection breaks.
-    """
-    count = 0
-    while count <= most:
-        try:
-            chunk = body.read1(CHUNK_BYTES)
-        except (OSError, HTTPException, ValueError) as error:
-            raise TemporaryFailure(f"the connection broke: {type(error).__name__}: {error}") from None
-        if not chunk:
-            break
-        file.write(chunk)
-        count += len(chunk)
-        watcher.advance(len(chunk))
-        pace.advance(len(chunk))
-    file.flush()
-    os.fsync(file.fileno())
-    return count
-
-
-def _etag_file(partial: Path) -> Path:
-    return partial.with_name(f"{partial.name}.etag")
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, keeps the hub's headers of the redirect, and sends credentials to no other host."""
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """As the library does, but never from https to another scheme."""
-        source, target = urlsplit(req.full_url), urlsplit(newurl)
-        if source.scheme == "https" and target.scheme != "https":
-            raise Unobtained(f"{req.full_url} leads to {newurl}: a redirect to an unencrypted connection is refused")
-        self.headers.update({name: value for name, value in headers.items() if name.lower().startswith("x-")})
-        message = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if message is not None and source.netloc != target.netloc:
-            message.remove_header("Authorization")
-        return message
-
-
-def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
-    if error.code in TEMPORARY:
-        wait = _seconds(error.headers.get("Retry-After") or "")
-        return TemporaryFailure(f"the host answers {error.code} {error.reason}", wait)
-    reason = {
-        401: "it requires a token: set HF_TOKEN, or log in with `hf auth login`",
-        403: "access is refused: its terms may have to be accepted on its page, with HF_TOKEN set",
-        404: "there is no such file: it was moved or removed, and the lock file of kvbench is out of date",
-        410: "it was removed",
-    }.get(error.code, str(error.reason))
-    return Unobtained(f"{url}: the host answers {error.code}: {reason}")
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Return seconds until the time of a Retry-After header, which is a number of seconds or a date."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError, OverflowError):
-        return None
+    return part.stat().st_size if part.is_file() else 0

