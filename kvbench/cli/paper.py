@@ -12,7 +12,7 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
+from kvbench.support.named import code_of
 from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def main(flags: argparse.Namespace) -> int:
             raise UserError(
                 "--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit"
             )
-        return named("command")["audit"].load().audit_item(name, flags.format, flags.out)
+        return code_of("command", "audit").audit_item(name, flags.format, flags.out)
     from kvbench.papers.run import render_all, render_item
     from kvbench.papers.work import Request, RowsElsewhere, Runner
 

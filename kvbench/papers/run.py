@@ -16,7 +16,7 @@ from kvbench.report.plots.canvas import check_file
 from kvbench.report.selection import NothingSelected
 from kvbench.run.plan import Shard
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
+from kvbench.support.named import code_of, named
 from kvbench.support.text import closest
 
 ROOTS = (*GROUPS, "budget", "data", "results", "schedule", "seed")
@@ -106,7 +106,7 @@ def _work_of(item: Item, request: Request, runner: Runner) -> PrintedNumbers:
         return PrintedNumbers(item, request, runner)
     if item.member is None:
         return ItemSweep(item, request, runner)
-    return named("item")[item.kind].load()(item, request, runner)
+    return code_of("item", item.kind)(item, request, runner)
 
 
 def _render(work: PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from kvbench.config.overrides import Override, parse
-from kvbench.config.sweep import Sweep, Tell, launcher_of
+from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import Item
@@ -23,7 +23,6 @@ from kvbench.records.manifest import citation
 from kvbench.records.rows import recorded
 from kvbench.report.formats.table import Report
 from kvbench.report.plots.canvas import save, stamped, styled
-from kvbench.report.plots.plot import kind_of
 from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
@@ -36,7 +35,7 @@ from kvbench.run.stale import SETTLED, Settled, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.named import named
+from kvbench.support.named import code_of
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Task
 
@@ -96,7 +95,7 @@ class Request:
     @property
     def launcher(self) -> Launcher:
         """The launcher that runs the cells."""
-        return launcher_of([override for override in parse(self.words) if override.root == "launcher"])
+        return around("launcher", [override for override in parse(self.words) if override.root == "launcher"])
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ class ItemSweep(PrintedNumbers):
             selection = {"cell": [cell.id for cell in sweep.plan.cells]}
             if sweep.report == Task.report:
                 raise UserError(f"paper item {self.item.name} takes tasks that measure times")
-            ours = named("report")[sweep.report].load()(sweep.results.path, self.warn, selection)
+            ours = code_of("report", sweep.report)(sweep.results.path, self.warn, selection)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
             placed_cells = [entry.placed(by_cell) for entry in cells.with_data]
@@ -274,7 +273,7 @@ class ItemSweep(PrintedNumbers):
             if kind == "needle" and any(number.unit == "rate" for number in self.printed):
                 settings = {"unit": "rate"}
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}
-            figure = kind_of(kind).load()(PlotRequest(sweep.results.path, cells, settings, self.warn))
+            figure = code_of("plot", kind)(PlotRequest(sweep.results.path, cells, settings, self.warn))
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 
