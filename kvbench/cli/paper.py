@@ -2,23 +2,20 @@
 
 import argparse
 import sys
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.papers import FORMATS
+from kvbench.report.output import FORMATS, SUFFIXES
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
+from kvbench.support.named import code_of
 from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
-    from kvbench.config.sweep import Sweep
-    from kvbench.papers.work import Request
-    from kvbench.records import Row
+    from kvbench.papers.request import Request
     from kvbench.run.plan import Shard
 
 
@@ -41,10 +38,10 @@ the published number and their difference in the paper's layout. To list the ite
 launcher=local starts several processes and renders when they have ended; launcher=slurm submits jobs, and the same \
 command renders when their rows are there. Settings are those of kvbench run and override the item's; overriding a \
 group (model=reference) resets it. A difference is shown only for the paper's own model and settings. --smoke takes \
-the embedded model, one sample, short contexts and smaller budgets; settings override these too. If data is missing, \
---smoke uses generated prompts instead. paper all reports items whose data or model is missing, and continues with the \
-others; its --out is a folder for pages, pictures and seconds.csv (the time of each item). Exit code 3: no data or no \
-model; 4: some rows are missing, or samples have failed.
+the embedded model, one sample, generated prompts of 768 and 1024 tokens and budgets of 400 and 500 pairs; settings \
+override these too. An item of times, texts or needles keeps its task. paper all reports items whose data or model is \
+missing, and continues with the others; its --out is a folder for pages, pictures and seconds.csv (the time of each \
+item). Exit code 3: no data or no model; 4: some rows are missing, or samples have failed.
 """
     parser.bare_exit = ExitCode.OK
     parser.words = Words(
@@ -70,7 +67,7 @@ model; 4: some rows are missing, or samples have failed.
         action="store_true",
         help="with --plan: run the first prompt of each task, and estimate how long the rest takes",
     )
-    parser.add_argument("--format", choices=tuple(FORMATS))
+    parser.add_argument("--format", choices=FORMATS)
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="write to a file instead of the screen; for all: a folder"
     )
@@ -94,29 +91,21 @@ def main(flags: argparse.Namespace) -> int:
         print_list("paper")
         return ExitCode.OK
     if flags.format is None:
-        suffixes = {suffix: form for form, suffix in FORMATS.items()}
-        flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
+        form = SUFFIXES.get(flags.out.suffix) if flags.out and name != "all" else None
+        flags.format = form if form in FORMATS else FORMATS[0]
     if flags.audit:
         if name in ("", "all") or words or flags.plot:
             raise UserError(
                 "--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit"
             )
-        return named("command")["audit"].load().audit_item(name, flags.format, flags.out)
+        return code_of("command", "audit").audit_item(name, flags.format, flags.out)
+    from kvbench.cli.sweep import SCREEN
+    from kvbench.papers.request import Request, RowsElsewhere, Runner
     from kvbench.papers.run import render_all, render_item
-    from kvbench.papers.work import Request, RowsElsewhere, Runner
 
-    request = Request(
-        words=tuple(words),
-        format=flags.format,
-        small=flags.smoke,
-        only_plan=flags.plan,
-        only_commands=flags.commands,
-        measure=flags.measure,
-        only_published=flags.published,
-        retry_errors=flags.retry_errors,
-        stale=flags.stale,
-    )
-    runner = Runner(partial(_rows, request), tell)
+    given = {field.name: getattr(flags, field.name) for field in fields(Request)}
+    request = Request(**{**given, "words": tuple(words)})
+    runner = Runner(SCREEN, PartOfItem)
     try:
         if name != "all":
             complete = render_item(name, request, runner, flags.out or sys.stdout, flags.plot)
@@ -141,16 +130,13 @@ class PartOfItem:
     part: "Shard"
 
     def __call__(self) -> int:
-        from kvbench.cli.sweep import run_sweep
-        from kvbench.papers.run import sweep_of
+        return guarded(self._run)
 
-        return guarded(lambda: run_sweep(sweep_of(self.name, self.request, tell, self.part)))
+    def _run(self) -> int:
+        from kvbench.cli.sweep import SCREEN, run_sweep
+        from kvbench.papers.item import item_of
+        from kvbench.papers.request import Runner
+        from kvbench.papers.sweep import ItemSweep
 
-
-def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
-    """Return all rows of an item, made as commands do. Raises RowsElsewhere if a launcher has not made them yet."""
-    from kvbench.cli.sweep import SCREEN
-    from kvbench.work.page import rows_of_item
-
-    own = replace(request, words=request.own_words)
-    return rows_of_item(name, request, sweep, partial(PartOfItem, name, own), SCREEN)
+        work = ItemSweep(item_of(self.name), self.request, Runner(SCREEN, PartOfItem))
+        return run_sweep(work.sweep(self.part))

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
-
-
 Reference = Literal["full", "none"]
 """What a sweep holds its cells against: the full cache, or nothing."""
 

@@ -449,8 +449,6 @@ def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
         case "task":
             every = defaults(TaskSettings)
             return {key: value for key, value in usual.items() if key not in every or value != every[key]}
-        case "paper":
-            return {}
         case "step" | "allocation" if "/" in name:
             return {}
     return usual

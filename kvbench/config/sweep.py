@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from kvbench.run.launch.local import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.tasks.task import Task
 
 Tell = Callable[[str], None]
@@ -89,7 +91,7 @@ def plan_sweep(
     """
     lines = [parse([*arguments, *words]) for words in methods]
     overrides = lines[0]
-    launcher = launcher_of(overrides)
+    launcher = around("launcher", overrides)
     by_line = [checked(line, tell) for line in lines]
     where, cells = by_line[0][0], [cell for _, of_line in by_line for cell in of_line]
     named = {override.key for override in overrides}
@@ -99,27 +101,27 @@ def plan_sweep(
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
     cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
+    own = [word for word in chain(arguments, *methods) if parse([word])[0].root not in ONCE_PER_SWEEP]
+    return sweep_of(cells, where, launcher, tell, own, retry_errors, part, quiet, stale)
+
+
+def sweep_of(
+    cells: Sequence[Cell],
+    where: Results,
+    launcher: Launcher,
+    tell: Tell,
+    arguments: Sequence[str],
+    retry: bool = False,
+    part: Shard | None = None,
+    quiet: bool = False,
+    stale: Stale = "stop",
+) -> Sweep:
+    """Return the sweep of these cells, with what their folder has of them. Raises UserError as `settled`."""
     since, results = file_sizes(where.dir), ResultsFolder(where.dir)
     rows = recorded(results, SETTLED, lambda warning: tell(f"warning: {warning}"), {cell.id for cell in cells})
-    done, replaced = settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
-    planned = plan(cells, done)
-    return Sweep(
-        plan=planned if part is None else part.part_of(planned),
-        results=results,
-        since=since,
-        where=where,
-        arguments=tuple(
-            argument
-            for argument in (*arguments, *(word for words in methods for word in words))
-            if parse([argument])[0].root not in ONCE_PER_SWEEP
-        ),
-        launcher=launcher,
-        retry=retry_errors,
-        part=part,
-        quiet=quiet,
-        stale=stale,
-        replaced=replaced,
-    )
+    done, replaced = settled(rows, cells, results, retry, stale, lambda text: None if quiet else tell(text))
+    planned = plan(cells, done) if part is None else part.part_of(plan(cells, done))
+    return Sweep(planned, results, since, where, tuple(arguments), launcher, retry, part, quiet, stale, replaced)
 
 
 def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
@@ -161,9 +163,7 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
     """
     trees, builder = combinations(overrides, unused=unused), Cells()
     cells = list({repr(cell): cell for cell in map(builder.cell, trees)}.values())
-    prompts = [(repr(cell.model), repr(cell.task), cell.seed) for cell in cells]
-    places = {key: place for place, key in enumerate(dict.fromkeys(prompts))}
-    cells = [cell for _, cell in sorted(zip(prompts, cells, strict=True), key=lambda pair: places[pair[0]])]
+    cells = [*chain(*grouped(cells, lambda cell: (repr(cell.model), repr(cell.task), cell.seed)).values())]
     for cell in cells:
         cell.check()
     return results_of(map(builder.results, trees), "an item"), cells
@@ -197,13 +197,8 @@ def verifies(overrides: Sequence[Override]) -> bool:
     return validated(bool, "data.verify", tree["data"]["verify"])
 
 
-def launcher_of(overrides: Sequence[Override]) -> Launcher:
-    """Return the launcher that a command line asks for. Raises UserError for lists."""
-    return around("launcher", overrides)
-
-
 def around(group: str, overrides: Sequence[Override]) -> Any:
-    """Build a group of `AROUND`: one object for the whole sweep. Raises UserError for lists."""
+    """Build a group of `ONCE_PER_SWEEP`: one object for the whole sweep. Raises UserError for lists."""
     tree = _single([override for override in overrides if override.root == group], group)
     return build(group, resolved({group: tree[group]})[group])
 

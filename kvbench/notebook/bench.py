@@ -34,7 +34,7 @@ from kvbench.report.plots.plot import figure
 from kvbench.report.selection import Where
 from kvbench.report.tables import table
 from kvbench.support.errors import UserError
-from kvbench.support.named import member
+from kvbench.support.named import code_of
 from kvbench.tasks.task import Task
 
 
@@ -117,7 +117,7 @@ class Bench:
         limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
         need = {name: str(value) for name, value in limits.items()}
         words += task_words(data, words)
-        return NotebookReport(_code_of("command", "recommend").recommended(words, need, SCREEN))
+        return NotebookReport(code_of("command", "recommend").recommended(words, need, SCREEN))
 
     def __repr__(self) -> str:
         by_name = isinstance(self._given, (str, Path))
@@ -142,7 +142,7 @@ class BenchResult:
         against: the policy, or the selection, from which cells that differ beyond chance are marked.
         """
         if self._report != Task.report:
-            return NotebookReport(_code_of("report", self._report)(self.frame, _ignore))
+            return NotebookReport(code_of("report", self._report)(self.frame, _ignore))
         return NotebookReport(table.report_of(self.frame, table.View(rows, cols, against), _ignore))
 
     def tradeoff(self, **settings: str) -> Figure:
@@ -160,7 +160,7 @@ class BenchResult:
 
     def page(self, path: str | Path, samples: int = 20) -> Path:
         """Write the page of `kvbench report html`; returns its path. samples: of each cell, to read."""
-        _code_of("report", "html").write(self.frame, Path(path), _ignore, samples=samples)
+        code_of("report", "html").write(self.frame, Path(path), _ignore, samples=samples)
         return Path(path)
 
     def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> NotebookReport:
@@ -197,10 +197,3 @@ def _name(policy: str, score: Any) -> str:
 
 def _ignore(text: str) -> None:
     """Warnings of reports about old, lost or damaged rows: these were just made or checked."""
-
-
-def _code_of(group: str, name: str) -> Any:
-    """Return what an extra brings. Raises UserError where it is not installed."""
-    if (found := member(group, name)) is None:
-        raise UserError(f"no {group} {name}: the extra that brings it is not installed")
-    return found.load()

@@ -1,21 +1,15 @@
 """One table or figure of a paper as data: its runs, and the paper's layout of the numbers.
 
-The files are `conf/paper/PAPER/ITEM.yaml`. Names are printed as a paper prints them: names of
-`results/papers/labels.yaml`, then the `labels` of the item.
+The files are `conf/paper/PAPER/ITEM.yaml`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from typing import Literal
 
-import yaml
-
 from kvbench.config.compose import load_entry
 from kvbench.config.settings import build
-from kvbench.report.tables.summary import FRACTION, Unit, budget_key
-from kvbench.support import paths
+from kvbench.report.tables.summary import Unit
 from kvbench.support.errors import UserError
 from kvbench.support.named import member, named
 from kvbench.support.plugins import items
@@ -32,6 +26,10 @@ KINDS = ("table", "text", "costs", "times")
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
 """Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells."""
+At = tuple[str, ...]
+"""The values of a layout's keys; an average has `AVERAGE` as its first column value, and no others."""
+AVERAGE = "average"
+"""What stands over the last column of a line."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Layout:
     average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
     x: the key on the horizontal axis of a figure. panels: keys with one panel per value; the other row keys have one
-    line per value. y: what a picture of times and bytes shows. wins: two policies that are compared; a number is then
+    line per value. wins: two policies that are compared; a number is then
     the number of tasks on which one of them has the higher mean. mean: a key over whose values there is a mean in
     addition. relative: a key; a number is then the relative difference between two of its values. unit: of our numbers
     where the paper prints none. best: which of the numbers of several methods is marked as the best.
@@ -53,7 +51,6 @@ class Layout:
     against: Literal["full"] | None = None
     x: str | None = None
     panels: tuple[str, ...] = ()
-    y: str = "both"
     wins: tuple[tuple[str, str], ...] = ()
     mean: str | None = None
     relative: str | None = None
@@ -71,11 +68,12 @@ class Item:
     """`published`: the tables of the paper's CSV file; none if it prints no number.
 
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
-    each of the other. runs: what else runs. kind: text is rendered as published, costs come from formulas, times from
-    runs that measure time. member: of another kind, the member of that group which measures the item. mean_over: what
-    our means are over, where questions share contexts. arms: the words of a paper's protocol that stand for each value
-    of an arm. quantity: of the measured numbers, the one that the paper prints. sources: where the paper or its code
-    says a setting. labels: names as this item prints them, before its paper's. device: the planned one.
+    each of the other. runs: what else runs. smoke: what a smoke run reads, and its sizes. kind: text is rendered as
+    published, costs come from formulas, times from runs that measure time. member: of another kind, the member of that
+    group which measures the item. mean_over: what our means are over, where questions share contexts. arms: the words
+    of a paper's protocol that stand for each value of an arm. quantity: of the measured numbers, the one that the paper
+    prints. plot: settings of its picture, as of `kvbench report plot`. sources: where the paper or its code says a
+    setting. labels: names as this item prints them, before its paper's.
     """
 
     name: str
@@ -86,15 +84,16 @@ class Item:
     prompts: tuple[Settings, ...] = ()
     methods: tuple[Settings, ...] = ()
     runs: tuple[Settings, ...] = ()
+    smoke: Settings = ("task=ruler/niah_single_1", "task.context_length=768,1024")
     layout: Layout = field(default_factory=Layout)
     mean_over: Unit = "questions"
     arms: dict[str, dict[str, str]] = field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     picture: Picture | None = None
+    plot: dict[str, str] = field(default_factory=dict)
     member: str | None = None
     by: tuple[str, ...] = ()
     quantity: str | None = None
-    device: str = "a100-80gb"
     sources: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -122,6 +121,11 @@ class Item:
         return self.member is not None and key.startswith(f"{self.kind}.")
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether it is a figure, or has one."""
+        return self.picture is not None or self.member is not None
+
+    @property
     def paper(self) -> str:
         """The paper's short name, which its CSV file has."""
         return self.name.partition("/")[0]
@@ -136,6 +140,22 @@ class Item:
         """The keys that identify a place in the layout."""
         return (*self.layout.rows, *self.layout.cols)
 
+    def line(self, at: At) -> At:
+        """Return the values of the row keys."""
+        return at[: len(self.layout.rows)]
+
+    def column(self, at: At) -> At:
+        """Return the values of the column keys."""
+        return at[len(self.layout.rows) :]
+
+    def average(self, line: At) -> At:
+        """Return the place of the average of a line."""
+        return (*line, AVERAGE, *[""] * (len(self.layout.cols) - 1))
+
+    def is_average(self, at: At) -> bool:
+        """Return whether the number at a place is the average of its line."""
+        return self.column(at)[:1] == (AVERAGE,)
+
 
 def names() -> list[str]:
     """Return all items, by paper."""
@@ -147,75 +167,3 @@ def item_of(name: str) -> Item:
     if name not in items("paper"):
         raise UserError(f"unknown paper item {name}: {closest(name, names())}")
     return build("paper", load_entry("paper", name))
-
-
-LABEL_HEADS = {
-    "policy": "method",
-    "context_length": "tokens",
-    "evict_after": "eviction",
-    "decode_every": "buffer",
-    "chat": "template",
-    "prompt": "repeat prompt",
-}
-"""Heads of label columns whose key is no word of the papers."""
-
-
-@cache
-def _printed_names() -> dict[str, dict[str, str]]:
-    return yaml.safe_load((paths.papers() / "labels.yaml").read_text("utf-8"))
-
-
-def names_of(item: Item) -> Mapping[str, str]:
-    """Return the printed name of every value that has one."""
-    return {**_printed_names().get(item.paper, {}), **item.labels}
-
-
-def printed_name(names: Mapping[str, str], key: str, value: str) -> str:
-    """Return the value of a key of a layout; a fraction of the KV pairs in percent."""
-    if key == "context_length" or value in names:
-        return value if key == "context_length" else names[value]
-    if key == "budget" and value:
-        kind, number, _ = budget_key(value)
-        return f"{100 * number:g} %" if kind == FRACTION else value
-    return value.rpartition("/")[2] if key == "task" else value
-
-
-def method(names: Mapping[str, str], policy: str, score: str, hosts: Collection[str] = ()) -> str:
-    """Return a policy and its score: "H2O", "H2O + CAOTE"; "+ CAOTE" if the policy without that score is one of
-    `hosts`.
-    """
-    host = printed_name(names, "policy", policy)
-    if f"{policy} {score}" in names:
-        return names[f"{policy} {score}"]
-    if is_host(policy, score):
-        return host
-    return (
-        f"+ {printed_name(names, 'score', score)}"
-        if policy in hosts
-        else f"{host} + {printed_name(names, 'score', score)}"
-    )
-
-
-def is_host(policy: str, score: str) -> bool:
-    """Return whether a score is the policy's own, which papers do not name."""
-    return score in ("", "attn") or policy == score or policy.startswith(f"{score}_")
-
-
-def label_keys(keys: Sequence[str]) -> list[str]:
-    """Keys with a label of their own: a score is part of its policy's."""
-    return [key for key in keys if key != "score" or "policy" not in keys]
-
-
-def line_labels(
-    names: Mapping[str, str], keys: Sequence[str], line: Sequence[str], hosts: Collection[str] = ()
-) -> list[str]:
-    """Return one label for each of `label_keys`; the full cache has no budget."""
-    values = dict(zip(keys, line, strict=True))
-    labels = []
-    for key in label_keys(keys):
-        if key == "policy" and "score" in values:
-            labels.append(method(names, values["policy"], values["score"], hosts))
-        else:
-            is_all = key == "budget" and values.get("policy") == "full"
-            labels.append("" if is_all else printed_name(names, key, values[key]))
-    return labels

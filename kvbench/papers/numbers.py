@@ -1,71 +1,43 @@
-"""The numbers of an item by their place in its layout: those that the paper printed, and ours with their intervals.
+"""Our numbers of an item by their place in its layout: means of cells with intervals, and what is computed of them."""
 
-`results/papers/README.md` describes the files of the printed numbers.
-"""
-
-import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from statistics import fmean
 
-from kvbench.papers.item import KEYS, Item
+from kvbench.papers.item import At, Item
+from kvbench.papers.published import count_wins
 from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import Summary
+from kvbench.run.plan import Cell
 from kvbench.support.grouped import grouped
-from kvbench.tasks.longbench_averages import CATEGORIES, weights
-
-At = tuple[str, ...]
-"""The values of a layout's keys."""
-Arms = Mapping[str, Mapping[str, str]]
-"""The words of a protocol that stand for each value of an arm, by arm."""
-AVERAGE = "average"
-"""The head of the last column of a line."""
-WORDS = ("text", "complexity")
-"""Units of values that are not numbers."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """One printed number. `average`: it is the mean of its line, so that only the row keys of `at` count."""
-
-    at: At
-    average: bool
-    value: str
-    unit: str
-    protocol: str
-    flag: str
-    model: str
-    task: str
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the value is a number, and no word or gap."""
-        return self.unit not in WORDS and self.value.removeprefix("-").replace(".", "", 1).isdecimal()
+from kvbench.tasks.longbench_averages import weights
 
 
 @dataclass(frozen=True)
 class Placed:
-    """One cell of ours: its place, its task, the number of its samples and their summary, None without a row.
+    """One cell at its place. differs: how its settings differ from the item's, in words. summary: of its rows."""
 
-    Cells with the same `prompts` read the same texts. differs: how its settings differ from the item's, in words.
-    """
-
+    cell: Cell
     at: At
-    task: str
-    prompts: str
-    model: str
-    samples: int
-    reference: bool
-    summary: Summary | None
-    differs: tuple[str, ...]
+    differs: tuple[str, ...] = ()
+    summary: Summary | None = None
 
     @property
     def member(self) -> str:
         """The task without the name of its benchmark."""
-        return self.task.partition("/")[2]
+        return self.cell.task.name.partition("/")[2]
+
+    @property
+    def prompts(self) -> str:
+        """The name of what it reads: cells with the same prompts read the same texts."""
+        return repr(self.cell.task)
+
+    @property
+    def lacks(self) -> int:
+        """How many of its samples have no number."""
+        return self.cell.task.num_answers - (self.summary.n if self.summary else 0)
 
 
 @dataclass(frozen=True)
@@ -91,108 +63,71 @@ class Measured:
         return self.mean is not None and not self.missing and not self.failed
 
 
-def published(item: Item, folder: Path) -> list[Published]:
-    """Return printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's file."""
-    if not item.published:
-        return []
-    with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["table"] in item.published]
-    only = {key: values for key, values in item.only.items() if key in KEYS}
-    numbers = [_number(line, item) for line in lines if all(line[key] in values for key, values in only.items())]
-    return _published_wins(item, numbers) if item.layout.wins else _merged(numbers)
+def places(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[At, Measured]:
+    """Return what was measured at each place of a layout, as `Layout` says.
 
-
-def kind_of(task: str) -> str:
-    """LAVa, Figure 2: tasks that extract an answer from the context, or generate (summaries, code)."""
-    member = task.partition("/")[2]
-    generating = {*CATEGORIES["summarization"], *CATEGORIES["code"]}
-    return "" if not member else "generation" if member in generating else "extraction"
-
-
-def arms_of(protocol: str, arms: Arms) -> dict[str, str]:
-    """Return the value of each arm that a protocol says in the arm's words; "" for one that it does not say."""
-    return {arm: next((value for value, part in words.items() if part in protocol), "") for arm, words in arms.items()}
-
-
-def _number(line: dict[str, str], item: Item) -> Published:
-    values = {key: line[key] for key in KEYS} | arms_of(line["protocol"], item.arms)
-    values |= {"protocol": line["protocol"], "kind": kind_of(line["task"])}
-    return Published(
-        at=tuple(values.get(key, "") for key in item.keys),
-        average=line["protocol"].startswith("average") and item.has_average,
-        **{key: line[key] for key in ("value", "unit", "protocol", "flag", "model", "task")},
-    )
-
-
-def _merged(numbers: Sequence[Published]) -> list[Published]:
-    """Return one number per place: the mean of several printed numbers that the layout does not distinguish."""
-    merged = []
-    for members in grouped(numbers, lambda number: (number.at, number.average)).values():
-        first = members[0]
-        if len(members) > 1 and all(number.unit not in WORDS and number.value for number in members):
-            value = f"{fmean(float(number.value) for number in members):.2f}"
-            first = replace(first, value=value, flag=f"mean of {len(members)} printed numbers")
-        merged.append(first)
-    return merged
-
-
-def _published_wins(item: Item, numbers: Sequence[Published]) -> list[Published]:
-    """Return the tasks that each of a pair of policies wins by the numbers that were printed for each task."""
-    counted = [number for number in numbers if "/" in number.task and number.value]
-    first = {number.at: number for number in reversed(counted)}
-    protocol = "counted by kvbench over the tasks that the paper prints for both"
-    values = ((number.task, number.at, float(number.value)) for number in counted)
-    return [
-        replace(first[at], value=str(wins), unit="tasks", protocol=protocol, flag="")
-        for at, (wins, _) in count_wins(item, values).items()
-    ]
-
-
-def count_wins(item: Item, means: Iterable[tuple[str, At, float]]) -> dict[At, tuple[int, int]]:
-    """Tasks that each of a pair of policies wins, and tasks that both have, by place; a tie is won by neither.
-
-    means: of tasks at places. Two places are compared if they differ in policy and score alone (LAVa, Figure 5).
+    smoke: an average is over whatever tasks there are.
     """
-    policy = item.keys.index("policy")
-
-    def rest(at: At) -> At:
-        return tuple(value for key, value in zip(item.keys, at, strict=True) if key not in ("policy", "score"))
-
-    places: dict[At, dict[str, float]] = {}
-    for task, at, mean in means:
-        places.setdefault(at, {})[task] = mean
-    wins: dict[At, tuple[int, int]] = {}
-    for pair in item.layout.wins:
-        for at in places:
-            if at[policy] not in pair:
-                continue
-            other = pair[1 - pair.index(at[policy])]
-            partners = [places[place] for place in places if place[policy] == other and rest(place) == rest(at)]
-            compared = [mean > tasks[task] for tasks in partners for task, mean in places[at].items() if task in tasks]
-            if compared:
-                wins[at] = sum(compared), len(compared)
-    return wins
-
-
-def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
-    """Return what was measured at each place of a layout; with `against: full` relative to the mean of the full cache.
-
-    partly: an average may lack tasks, as in a smoke run without their data.
-    """
-    if item.layout.wins:
+    layout = item.layout
+    if layout.wins:
         return _measured_wins(item, cells)
-    if item.layout.relative is not None:
-        return _relative_differences(item, cells, item.layout.relative)
-    if item.layout.mean is not None:
-        cells = [*cells, *_mean_cells(cells, item.keys.index(item.layout.mean))]
-    weight = weights(item.layout.average) if item.layout.average is not None and not item.has_average else None
-    cells_at = _grouped(cells, weight)
-    numbers = {
-        at: measured(members, weight)
-        for at, members in cells_at.items()
-        if weight is None or partly or {cell.member for cell in members} == set(weight)
+    if layout.relative is not None:
+        return _relative_differences(item, cells, layout.relative)
+    if layout.mean is not None:
+        cells = [*cells, *_mean_cells(cells, item.keys.index(layout.mean))]
+    numbers = _means(cells, len(item.keys), None if item.has_average else layout.average, smoke)
+    return _against_full(item, cells, numbers) if layout.against == "full" else numbers
+
+
+def averages(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[At, Measured]:
+    """Return the average of each line of the layout.
+
+    A line that lacks tasks has none, unless in a `smoke` run.
+    """
+    if not item.has_average:
+        return {}
+    means = _means(cells, len(item.layout.rows), item.layout.average, smoke)
+    return {item.average(line): mean for line, mean in means.items()}
+
+
+def _means(cells: Sequence[Placed], keys: int, average: str | None, smoke: bool) -> dict[At, Measured]:
+    """Return the mean of the cells that share their first `keys` values; an average where it has all of its tasks."""
+    weight = None if average in (None, "plain") else weights(average)
+    if smoke and weight and not any(cell.member in weight for cell in cells):
+        weight = None  # the prompts of a smoke run are of another benchmark
+    members = [cell for cell in cells if weight is None or cell.member in weight]
+    return {
+        at: measured(same, weight)
+        for at, same in grouped(members, lambda cell: cell.at[:keys]).items()
+        if weight is None or smoke or {cell.member for cell in same} == set(weight)
     }
-    return _against_full(item, cells_at, numbers) if item.layout.against == "full" else numbers
+
+
+def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
+    """Return the mean of cells, weighted equally or by the weights of their tasks.
+
+    The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
+    none if some cells read the same prompts, and none if no sample differs from another.
+    """
+    found = [cell.summary for cell in cells if cell.summary is not None]
+    failed = sum(summary.errors + summary.blanks for summary in found)
+    short = sum(cell.lacks for cell in cells if cell.summary is not None)
+    found = [summary for summary in found if summary.mean is not None]
+    missing, rate = len(cells) - len(found), all(summary.rate for summary in found)
+    mean = low = high = None
+    if found and not missing:
+        total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values()) if weight else len(cells)
+        shares = [(weight[cell.member] if weight else 1) / total for cell in cells]
+        means = zip(shares, found, strict=True)
+        mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
+        if len(cells) == 1:
+            low, high = found[0].low, found[0].high
+        elif len({cell.prompts for cell in cells}) == len(cells):
+            parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, found, strict=True)]
+            low, high = weighted_interval(mean, parts, rate)
+            low, high = (None, None) if low == high else (low, high)
+    n = sum(summary.n for summary in found)
+    return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
 
 
 def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
@@ -227,77 +162,13 @@ def _with(at: At, key: int, value: str) -> At:
     return (*at[:key], value, *at[key + 1 :])
 
 
-def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
-    """Return the average of each line of the layout, by the values of its row keys.
-
-    A line that lacks tasks has none, unless `partly`.
-    """
-    name = item.layout.average
-    if name is None or not item.has_average:
-        return {}
-    weight = None if name == "plain" else weights(name)
-    numbers = {}
-    for line, members in _grouped(cells, weight, len(item.layout.rows)).items():
-        tasks = {cell.member for cell in members}
-        if weight is None or ((partly or tasks == set(weight)) and len(members) == len(tasks)):
-            numbers[line] = measured(members, weight)
-    return numbers
-
-
-def _grouped(
-    cells: Sequence[Placed], weight: Mapping[str, float] | None, keys: int | None = None
-) -> dict[At, list[Placed]]:
-    """Return the cells with a weight, by the first `keys` values of their place."""
-    weighted = (cell for cell in cells if weight is None or cell.member in weight)
-    return grouped(weighted, lambda cell: cell.at[:keys])
-
-
-def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
-    """Return the mean of cells, weighted equally or by the weights of their tasks.
-
-    The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
-    none if some cells read the same prompts, and none if no sample differs from another.
-    """
-    summarized = [(cell, cell.summary) for cell in cells if cell.summary is not None]
-    failed = sum(summary.errors + summary.blanks for _, summary in summarized)
-    short = sum(cell.samples - summary.n for cell, summary in summarized)
-    summaries = [summary for _, summary in summarized if summary.mean is not None]
-    missing, rate = len(cells) - len(summaries), all(summary.rate for summary in summaries)
-    mean = low = high = None
-    if summaries and not missing:
-        shares = _shares(cells, weight)
-        means = zip(shares, summaries, strict=True)
-        mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
-        if len(cells) == 1:
-            low, high = summaries[0].low, summaries[0].high
-        elif len({cell.prompts for cell in cells}) == len(cells):
-            parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, summaries, strict=True)]
-            low, high = weighted_interval(mean, parts, rate)
-            low, high = (None, None) if low == high else (low, high)
-    n = sum(summary.n for summary in summaries)
-    return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
-
-
-def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list[float]:
-    """Return the weight of each cell in a mean: equal, or the weight of its task over the weights of all tasks."""
-    if weight is None:
-        return [1 / len(cells)] * len(cells)
-    total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values())
-    return [weight[cell.member] / total for cell in cells]
-
-
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
     """Return the tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n
     counts.
     """
-    short = {cell.at: 0 for cell in cells}
-    for cell in cells:
-        short[cell.at] += cell.summary is None or cell.summary.n < cell.samples
-    means = (
-        (cell.task, cell.at, cell.summary.mean)
-        for cell in cells
-        if cell.summary is not None and cell.summary.mean is not None
-    )
+    short = {at: sum(cell.lacks > 0 for cell in same) for at, same in grouped(cells, lambda cell: cell.at).items()}
+    with_rows = ((cell.cell.task.name, cell.at, cell.summary.mean) for cell in cells if cell.summary is not None)
+    means = ((task, at, mean) for task, at, mean in with_rows if mean is not None)
     differs = _differences(cells)
     return {
         at: Measured(wins, tasks, tasks, failed=short[at], differs=differs)
@@ -305,23 +176,17 @@ def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
     }
 
 
-def _against_full(
-    item: Item, cells_at: Mapping[At, Sequence[Placed]], numbers: Mapping[At, Measured]
-) -> dict[At, Measured]:
+def _against_full(item: Item, cells: Sequence[Placed], numbers: Mapping[At, Measured]) -> dict[At, Measured]:
     """Differences to the full cache of the same model, without an interval: both means are over the same texts."""
-    model = item.keys.index("model") if "model" in item.keys else None
-    full: dict[str | None, list[float]] = {}
-    for at, members in cells_at.items():
-        mean = numbers[at].mean
-        if members[0].reference and mean is not None:
-            full.setdefault(None if model is None else at[model], []).append(mean)
-    relative = {}
-    for at, members in cells_at.items():
-        number, references = numbers[at], full.get(None if model is None else at[model])
-        if not members[0].reference and number.mean is not None:
+    model = slice(item.keys.index("model"), item.keys.index("model") + 1) if "model" in item.keys else slice(0)
+    full = {cell.at for cell in cells if "budget" not in cell.cell.policy.accepts}
+    means = {at: number.mean for at, number in numbers.items() if at in full and number.mean is not None}
+    relative = dict(numbers)
+    for at, number in numbers.items():
+        if at not in full and number.mean is not None:
+            references = [mean for place, mean in means.items() if place[model] == at[model]]
             mean = number.mean - fmean(references) if references else None
-            number = replace(number, mean=mean, low=None, high=None, rate=False)
-        relative[at] = number
+            relative[at] = replace(number, mean=mean, low=None, high=None, rate=False)
     return relative
 
 

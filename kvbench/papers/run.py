@@ -1,22 +1,20 @@
-"""An item of a paper, rendered: its page with its table, its figure, or its plan."""
+"""Items of papers, rendered: one or all of them, each as its page with its table and figure, or as its plan."""
 
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from kvbench.config.overrides import GROUPS
-from kvbench.config.sweep import Sweep, Tell
-from kvbench.papers import FORMATS
 from kvbench.papers.item import Item, item_of, names
-from kvbench.papers.work import ItemSweep, PrintedNumbers, Request, RowsElsewhere, Runner
+from kvbench.papers.request import Request, RowsElsewhere, Runner
+from kvbench.papers.sweep import ItemSweep, printed_page
 from kvbench.report.formats.emit import write_report
-from kvbench.report.output import file_to, text_to
+from kvbench.report.output import SUFFIXES, file_to, text_to
 from kvbench.report.plots.canvas import check_file
 from kvbench.report.selection import NothingSelected
-from kvbench.run.plan import Shard
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
+from kvbench.support.named import code_of, named
 from kvbench.support.text import closest
 
 ROOTS = (*GROUPS, "budget", "data", "results", "schedule", "seed")
@@ -28,28 +26,16 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
 
     Raises MissingFile if no task of it has data, or its model is not there.
     """
-    item = item_of(name)
-    if picture is not None:
-        check_file(picture)
-        if item.picture is None and item.member is None:
-            raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
-    roots = (*ROOTS, *named("item"))
+    item, roots = item_of(name), (*ROOTS, *named("item"))
+    if picture is not None and check_file(picture) and not item.is_drawn:
+        raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
     for override in request.overrides:
         if override.root not in roots:
             raise UserError(f"unknown setting {override.key}: {closest(override.root, roots)}")
-    work = _work_of(item, request, runner)
-    if work.runs:
-        _check_used(work.unused, request, name)
-    return not _render(work, request, out, picture)
-
-
-def sweep_of(name: str, request: Request, tell: Tell, part: Shard) -> Sweep:
-    """Return a part of the rows of an item, for a job that makes them."""
-
-    def nothing(*_: object) -> NoReturn:
-        raise AssertionError("--shard runs a part and renders nothing")
-
-    return ItemSweep(item_of(name), request, Runner(nothing, tell)).sweep(part)
+    work = _sweep_of(item, request, runner)
+    if work is not None:
+        _check_used(work.cells.unused, request, name)
+    return not _render(item, work, request, out, picture)
 
 
 def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
@@ -59,38 +45,36 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     """
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder} is a file: paper all writes one page per item into a folder")
-    unused = {override.key for override in request.overrides}
-    incomplete: dict[str, str] = {}
+    tell, unused = runner.screen.tell, {override.key for override in request.overrides}
+    suffix = next(suffix for suffix, form in SUFFIXES.items() if form == request.format)
+    reasons: dict[str, str] = {}
     seconds: dict[str, float] = {}
     for name in names():
         item, start = item_of(name), time.perf_counter()
-        out: TextIO | Path = sys.stdout
-        picture = None
-        if folder is not None:
-            out = folder / f"{name}{FORMATS[request.format]}"
+        out = sys.stdout if folder is None else folder / f"{name}{suffix}"
+        picture = out.with_suffix(".png") if isinstance(out, Path) and item.is_drawn else None
+        if isinstance(out, Path):
             out.parent.mkdir(parents=True, exist_ok=True)
-            picture = out.with_suffix(".png") if item.picture is not None or item.member is not None else None
-        runner.tell(name)
+        tell(name)
         try:
-            work = _work_of(item, request, runner)
-            reason = _render(work, request, out, picture)
-            unused &= work.unused
+            work = _sweep_of(item, request, runner)
+            reasons[name] = _render(item, work, request, out, picture)
+            unused &= unused if work is None else work.cells.unused
             if folder is None:
                 print("\n" + "=" * 120 + "\n")
         except (FileNotFoundError, ValueError, NothingSelected, RowsElsewhere) as error:
-            reason = " ".join(str(error).split())
-            runner.tell(f"{name} left out: {reason}")
+            reasons[name] = " ".join(str(error).split())
+            tell(f"{name} left out: {reasons[name]}")
         seconds[name] = time.perf_counter() - start
-        if reason:
-            incomplete[name] = reason
     if folder is not None:
-        lines = [f"{name},{duration:.1f},{name not in incomplete}\n" for name, duration in seconds.items()]
+        lines = [f"{name},{duration:.1f},{not reasons[name]}\n" for name, duration in seconds.items()]
         file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
+    incomplete = {name: reason for name, reason in reasons.items() if reason}
     if not incomplete:
         _check_used(unused, request, "any item")
-    runner.tell(f"{len(seconds) - len(incomplete)} of {len(seconds)} items are complete")
+    tell(f"{len(seconds) - len(incomplete)} of {len(seconds)} items are complete")
     for name, reason in incomplete.items():
-        runner.tell(f"{name}: {reason}")
+        tell(f"{name}: {reason}")
     return not incomplete
 
 
@@ -101,22 +85,25 @@ def _check_used(unused: set[str], request: Request, name: str) -> None:
             raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
-def _work_of(item: Item, request: Request, runner: Runner) -> PrintedNumbers:
-    if request.only_published or not item.all_runs:
-        return PrintedNumbers(item, request, runner)
-    if item.member is None:
-        return ItemSweep(item, request, runner)
-    return named("item")[item.kind].load()(item, request, runner)
+def _sweep_of(item: Item, request: Request, runner: Runner) -> ItemSweep | None:
+    """Return what runs of an item, with the settings of a command; None if nothing does."""
+    if request.published or not item.all_runs:
+        return None
+    return (ItemSweep if item.member is None else code_of("item", item.kind))(item, request, runner)
 
 
-def _render(work: PrintedNumbers, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+def _render(item: Item, work: ItemSweep | None, request: Request, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
-    if request.only_commands or (request.only_plan and work.runs):
+    if request.commands or (request.plan and work is not None):
+        lines = () if work is None else work.commands() if request.commands else work.plan_lines()
         with text_to(out) as stream:
-            stream.writelines(f"{line}\n" for line in (work.commands() if request.only_commands else work.plan_lines()))
+            stream.writelines(f"{line}\n" for line in lines)
+        return ""
+    if work is None:
+        write_report(printed_page(item, request.published).report(), request.format, out)
         return ""
     result = work.run()
-    write_report(result.page.report(result.ours), request.format, out)
+    write_report(result.report, request.format, out)
     if picture is not None and result.draw is not None:
         result.draw(picture)
     return result.incomplete

@@ -64,6 +64,13 @@ def member(group: str, name: str) -> Named | None:
     return named(group).get(name)
 
 
+def code_of(group: str, name: str) -> Any:
+    """Import what a member of a group names. Raises UserError where no source brings it, and if it does not import."""
+    if (found := member(group, name)) is None:
+        raise UserError(f"no {group} {name}: the extra that brings it is not installed")
+    return found.load()
+
+
 def _files(conf: Path, group: str) -> list[Path]:
     return sorted((conf / group).glob(f"*{SUFFIX}"))
 

@@ -1,1 +1,1 @@
-"""Runs, sweeps and pages, for commands and notebooks alike: what is missing is made, rows are read back."""
+"""Runs and sweeps, for commands and notebooks alike: what is missing is made, rows are read back."""

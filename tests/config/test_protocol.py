@@ -6,8 +6,8 @@ import pytest
 
 from kvbench.config.compose import combinations, options
 from kvbench.config.overrides import parse
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of
-from kvbench.papers.settings import cells_of_item
 from kvbench.records.labels import COMMON, PAPER, policy_of, protocol_of, variant_of
 from kvbench.report.tables.observation_note import windows
 from scripts.document_methods import entry

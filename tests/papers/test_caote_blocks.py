@@ -21,8 +21,8 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy, StateRule
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.score import Score
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of
-from kvbench.papers.settings import cells_of_item
 
 HEADS, KV_HEADS, TOKENS, HEAD_DIM, BUDGET = 4, 2, 300, 8, 150
 CELLS = {

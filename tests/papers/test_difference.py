@@ -10,8 +10,8 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of
-from kvbench.papers.settings import cells_of_item
 from kvbench.records import Row
 from kvbench.support import paths
 

@@ -14,8 +14,8 @@ from kvbench.config.sweep import cells_of
 from kvbench.extras.probes.run import PREFIX
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import item_of, names
-from kvbench.papers.numbers import published
 from kvbench.papers.page import page
+from kvbench.papers.published import published
 from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}

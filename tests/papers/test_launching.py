@@ -6,13 +6,14 @@ import shlex
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.cli.paper import PartOfItem, _rows
+from kvbench.cli.paper import PartOfItem
+from kvbench.cli.sweep import SCREEN
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of, names
-from kvbench.papers.run import sweep_of
-from kvbench.papers.settings import cells_of_item
-from kvbench.papers.work import Request, RowsElsewhere
+from kvbench.papers.request import Request, RowsElsewhere, Runner
+from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
 from kvbench.run.launch.local import Work
 from kvbench.run.plan import Shard
@@ -76,7 +77,8 @@ def test_a_part_of_an_item_makes_its_share_of_the_rows(tmp_path):
 def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monkeypatch):
     """SLURM is replaced by what it answers: a job number, then that the job waits."""
     request = Request(words=(*WORDS, f"results.dir={tmp_path}", "launcher=slurm"))
-    sweep = sweep_of("obcache/table1", request, print, Shard(0, 1))
+    item = ItemSweep(item_of("obcache/table1"), request, Runner(SCREEN, PartOfItem))
+    sweep = item.sweep(Shard(0, 1))
     submitted: list[Work] = []
 
     def launch(self, work):
@@ -89,13 +91,13 @@ def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monk
     monkeypatch.setattr("kvbench.run.launch.slurm.Slurm.launch", launch)
     monkeypatch.setattr("kvbench.run.launch.slurm.queue", lambda jobs: {"7_0": "PENDING"} if submitted else {})
     with pytest.raises(RowsElsewhere, match="run the same command again when kvbench status shows") as elsewhere:
-        _rows(request, sweep, "obcache/table1")
+        item.make_rows(sweep)
     assert elsewhere.value.code == 0
     (work,) = submitted
     assert work.command[:3] == ("kvbench", "paper", "obcache/table1") and "launcher=slurm" not in work.command
     assert len(work.tasks(2)) == 2
     with pytest.raises(RowsElsewhere, match="job 7 runs its rows"):
-        _rows(request, sweep, "obcache/table1")
+        item.make_rows(sweep)
     assert len(submitted) == 1
 
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.papers.item import item_of, method, names, names_of, printed_name
-from kvbench.papers.numbers import published
+from kvbench.papers.item import item_of, names
+from kvbench.papers.labels import method, names_of, printed_name
+from kvbench.papers.published import published
 from kvbench.support import paths
 
 

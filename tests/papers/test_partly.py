@@ -3,9 +3,9 @@
 import pytest
 
 from kvbench.papers.item import Item, Layout
-from kvbench.papers.numbers import Placed, averages, places
+from kvbench.papers.numbers import averages, places
 from kvbench.tasks.longbench_averages import weights
-from tests.papers.test_wins import summary
+from tests.papers.test_wins import placed
 
 LINE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(average="lava"))
 TABLE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(cols=("task",), average="lava"))
@@ -15,16 +15,7 @@ MEANS = {name: place / 100 for place, name in enumerate(weights("lava"))}
 def cells(item, left_out):
     at = {"policy": "h2o_obcache", "score": "attn", "budget": "64"}
     return [
-        Placed(
-            tuple((at | {"task": name})[key] for key in item.keys),
-            f"longbench/{name}",
-            name,
-            "m",
-            1,
-            False,
-            summary(mean, 1),
-            (),
-        )
+        placed(tuple((at | {"task": name})[key] for key in item.keys), f"longbench/{name}", mean)
         for name, mean in MEANS.items()
         if name != left_out
     ]

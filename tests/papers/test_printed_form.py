@@ -7,8 +7,9 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.papers.item import item_of
-from kvbench.papers.numbers import Measured, Published, published
+from kvbench.papers.numbers import Measured
 from kvbench.papers.page import page
+from kvbench.papers.published import Published, published
 from kvbench.report.formats.emit import emitted
 from kvbench.report.formats.table import Table
 from kvbench.support import paths

@@ -7,12 +7,13 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import Item, Layout, item_of, names
-from kvbench.papers.numbers import Placed, places, published
-from kvbench.papers.settings import cells_of_item
+from kvbench.papers.numbers import places
+from kvbench.papers.published import published
 from kvbench.support import paths
 from tests.embedded import KV_HEADS, LAYERS
-from tests.papers.test_wins import summary
+from tests.papers.test_wins import placed
 
 parsed = cache(parse)
 
@@ -133,10 +134,6 @@ def test_extraction_and_generation_are_apart(name):
     for kind, columns in (("extraction", EXTRACTION), ("generation", GENERATION)):
         mean = sum(columns) / len(columns)
         assert numbers[*of_model, kind, "lava", "lava", "128"] == pytest.approx(mean, abs=0.006)
-
-
-def placed(at, task, mean, n=2):
-    return Placed(at, task, f"prompts of {task}", "m", n, False, summary(mean, n), ())
 
 
 def test_figure_2_has_the_mean_of_its_models():

@@ -1,10 +1,12 @@
 """Counting on how many tasks one of a pair is better (LAVa, Figure 5)."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from kvbench.papers.item import Item, Layout, item_of
-from kvbench.papers.numbers import Placed, count_wins, places, published
+from kvbench.papers.numbers import Placed, places
+from kvbench.papers.published import count_wins, published
 from kvbench.report.tables.summary import Summary
 from kvbench.support import paths
 
@@ -15,6 +17,14 @@ PAIR = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(wins=(("
 def summary(mean, n):
     blank: dict[str, Any] = {field.name: None for field in fields(Summary)}
     return Summary(**(blank | UNIT | {"mean": mean, "n": n}))
+
+
+def placed(at, task, mean, n=1, samples=1, differs=()):
+    """A cell that stands where a layout has it, of which only the task matters."""
+    cell: Any = SimpleNamespace(
+        task=SimpleNamespace(name=task, num_answers=samples), policy=SimpleNamespace(accepts=("budget",))
+    )
+    return Placed(cell, at, differs, summary(mean, n))
 
 
 def at(policy, budget="64"):
@@ -35,10 +45,10 @@ def test_a_tie_is_won_by_neither_and_a_task_of_one_alone_does_not_count():
 
 def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
     cells = [
-        Placed(at("mine"), "a", "p", "m", 1, False, summary(0.5, 1), ()),
-        Placed(at("theirs"), "a", "p", "m", 1, False, summary(0.25, 1), ()),
-        Placed(at("mine"), "b", "p", "m", 2, False, summary(0.5, 1), ("task.samples=2 instead",)),
-        Placed(at("theirs"), "b", "p", "m", 1, False, summary(0.75, 1), ()),
+        placed(at("mine"), "a", 0.5),
+        placed(at("theirs"), "a", 0.25),
+        placed(at("mine"), "b", 0.5, samples=2, differs=("task.samples=2 instead",)),
+        placed(at("theirs"), "b", 0.75),
     ]
     measured = places(PAIR, cells)
     mine, theirs = measured[at("mine")], measured[at("theirs")]

@@ -17,9 +17,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from kvbench.config.overrides import parse
-from kvbench.papers.item import Item
-from kvbench.papers.numbers import At, Published, published
-from kvbench.papers.settings import cells_of_item
+from kvbench.papers.cells import cells_of_item
+from kvbench.papers.item import At, Item
+from kvbench.papers.published import Published, published
 from kvbench.support.grouped import grouped
 from kvbench.tasks.needle import ANSWER
 from kvbench.tasks.task import Task
@@ -130,7 +130,7 @@ def _is_mean(item: Item, number: Published) -> bool:
         return False
     if not number.value or number.flag.startswith("mean of") or number.unit not in SCALES:
         return False
-    return not number.task.startswith("longbench") and (not number.average or layout.average == "plain")
+    return not number.task.startswith("longbench") and (not item.is_average(number.at) or layout.average == "plain")
 
 
 def _tasks(item: Item) -> dict[At, list[Task]]:
@@ -146,9 +146,7 @@ def _prompts(item: Item, at: At) -> At:
 
 def _behind(item: Item, number: Published, numbers: Sequence[Published]) -> list[Published]:
     """Return the numbers of a line that a printed average is the mean of; the number itself if it is no average."""
-    line = number.at[: len(item.layout.rows)]
-    return (
-        [other for other in numbers if not other.average and other.at[: len(line)] == line]
-        if number.average
-        else [number]
-    )
+    if not item.is_average(number.at):
+        return [number]
+    line = item.line(number.at)
+    return [other for other in numbers if item.line(other.at) == line and not item.is_average(other.at)]

@@ -6,8 +6,9 @@ from pathlib import Path
 from kvbench.extras.audit.pairs import Pair
 from kvbench.extras.audit.printed import SCALES, LinePair, PrintedLine, across, against_own, bests, printed_lines, swaps
 from kvbench.extras.audit.table import NEVER, Compared, report_of
-from kvbench.papers.item import KEYS, LABEL_HEADS, Item, item_of, method, names_of, printed_name
-from kvbench.papers.numbers import arms_of
+from kvbench.papers.item import KEYS, Item, item_of
+from kvbench.papers.labels import LABEL_HEADS, method, names_of, printed_name
+from kvbench.papers.published import arms_of
 from kvbench.report.formats.table import Report
 from kvbench.support.errors import UserError
 

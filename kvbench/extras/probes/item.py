@@ -4,17 +4,19 @@ from collections.abc import Iterator
 
 from pyarrow import Table
 
+from kvbench.config.overrides import parse
 from kvbench.extras.probes import DEFAULT, table
 from kvbench.extras.probes.command import measure
 from kvbench.extras.probes.numbers import probed
 from kvbench.extras.probes.plot import draw_probed
 from kvbench.extras.probes.run import Probing, probe_of
 from kvbench.extras.probes.run import probing as probing_cells
-from kvbench.papers.item import Item
-from kvbench.papers.numbers import At, Measured
+from kvbench.papers.cells import is_smoke, unless_named
+from kvbench.papers.item import At, Item
+from kvbench.papers.numbers import Measured
 from kvbench.papers.page import page
-from kvbench.papers.settings import is_smoke, merged
-from kvbench.papers.work import ItemSweep, Request, Result, Runner, protocol
+from kvbench.papers.request import Request, Runner
+from kvbench.papers.sweep import ItemSweep, Result, protocol
 from kvbench.records import ResultsFolder, check_writable
 from kvbench.run.plan import Plan
 from kvbench.support.errors import MissingFile, UserError
@@ -32,9 +34,10 @@ class ItemProbe(ItemSweep):
     def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
         """Return the cells as the probe judges them, the folder of its numbers, and what is missing of them."""
         assert self.item.member is not None and self.cells.results is not None
-        words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
+        own = parse([word for run in self.item.all_runs for word in run])
+        words = [*unless_named(own, self.request.overrides), *self.request.overrides]
         probing = probing_cells(probe_of(self.item.member, words), [entry.cell for entry in self.cells.with_data])
-        named = self.request.small or any(word.key == "results.dir" for word in words)
+        named = self.request.smoke or any(word.key == "results.dir" for word in words)
         results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
         return probing, results, probing.plan(results, self.request.retry_errors)
 
@@ -48,7 +51,7 @@ class ItemProbe(ItemSweep):
             raise MissingFile("; ".join(cells.hints()))
         probing, results, todo = self._probing()
         check_writable(str(results.path))
-        self.runner.tell(
+        self.runner.screen.tell(
             f"{count_noun(len(probing.cells), 'cell')}, {count_noun(todo.rows_to_do, 'measurement')} to run"
         )
         if todo.rows_to_do:
@@ -60,10 +63,10 @@ class ItemProbe(ItemSweep):
         remarks = [*(f"{hint}." for hint in cells.hints()), protocol(cells.with_data, "samples at most")]
         failed = any(numbers["error"].to_pylist())
         in_percent = any(number.unit == "percent" for number in self.printed)
+        shown = page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke)
         return Result(
-            page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke),
+            shown.report(table.report_of(numbers, self.item.by, across, in_percent)),
             "samples have failed" if failed else "",
-            table.report_of(numbers, self.item.by, across, in_percent),
             lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else "", in_percent),
         )
 

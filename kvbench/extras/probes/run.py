@@ -20,7 +20,7 @@ from kvbench.extras.probes.numbers import probed_already, write_probed
 from kvbench.extras.probes.probe import Probe
 from kvbench.extras.probes.scene import Scene
 from kvbench.models.loading.load import LoadedModel, load, model_info
-from kvbench.papers.settings import unless_named
+from kvbench.papers.cells import unless_named
 from kvbench.records import ResultsFolder, environment
 from kvbench.run.local import dry_run
 from kvbench.run.plan import (

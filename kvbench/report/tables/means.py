@@ -140,10 +140,7 @@ def _number(value: float, places: int) -> str:
 
 
 def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
-    """(line, column) of the best mean of each question, and of the second.
-
-    None is best if all are equal or samples are missing; none is second if several are best or only two compete.
-    """
+    """(line, column) of the best mean of each question, and of the second; none where samples are missing."""
     places = [
         (cell, (id(line), column)) for line in block.lines for column, cell in line.cells.items() if not line.reference
     ]
@@ -152,13 +149,23 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     best: set[tuple[int, Key]] = set()
     second: set[tuple[int, Key]] = set()
     for group in grouped(places, lambda place: (place[1][1], samples[place[1][0]], same(place[0]))).values():
-        means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=group[0][0].higher)
-        if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
-            winners = {place for cell, place in group if cell.mean == means[0]}
-            best |= winners
-            if len(winners) == 1 and len(group) > 2:
-                second |= {place for cell, place in group if cell.mean == means[1]}
+        if len({cell.n for cell, _ in group}) == 1:
+            means = {place: cell.mean for cell, place in group if cell.mean is not None}
+            winners, seconds = best_and_second(means, group[0][0].higher)
+            best, second = best | winners, second | seconds
     return best, second
+
+
+def best_and_second(values: Mapping[Any, float], highest: bool) -> tuple[set[Any], set[Any]]:
+    """Return whose value is the best, and whose the second; `highest` is better, or lowest.
+
+    None is best if all are equal; none is second if several are best or only two compete.
+    """
+    order = sorted(set(values.values()), reverse=highest)
+    if len(order) < 2:
+        return set(), set()
+    best, second = ({key for key, value in values.items() if value == each} for each in order[:2])
+    return best, second if len(best) == 1 and len(values) > 2 else set()
 
 
 def _choosing_samples(block: Block, line: Key) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 
 from kvbench.extras.audit.granularity import answers_of, impossible, is_possible, parts_of, step_of
+from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import Item, item_of, names
-from kvbench.papers.settings import cells_of_item
 from kvbench.support import paths
 
 
