@@ -17,9 +17,9 @@ LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 # The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
-ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.quantized cache.shapes \
-	cache.kernels.column_sums cache.kernels.ragged_decode extras.conformance.properties eviction.allocation eviction.evict \
-	eviction.incremental eviction.pooling eviction.ranking eviction.scores models probes)
+ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
+	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
+	eviction.scores extras.conformance.properties extras.probes extras.stores models)
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
 	tests/extras/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/extras/conformance/test_properties.py
 
