@@ -24,7 +24,7 @@ with suppress(ImportError):
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
-settings.register_profile("kvbench", deadline=None, print_blob=True)
+settings.register_profile("kvbench", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("kvbench")
 
 SHARED = "KVBENCH_SHARED"
