@@ -19,7 +19,8 @@ PYTEST_ARGS ?= -n 2 --dist worksteal -m "not slow"
 # The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
 ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
 	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
-	eviction.scores extras.conformance.properties extras.probes extras.stores models)
+	eviction.scores extras.conformance.properties extras.probes.losses extras.probes.oracle_recall extras.probes.query \
+	extras.probes.scene extras.stores models)
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
 	tests/extras/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/extras/conformance/test_properties.py
 
