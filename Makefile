@@ -22,7 +22,7 @@ ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.sha
 	eviction.scores extras.conformance.properties extras.probes.losses extras.probes.oracle_recall extras.probes.query \
 	extras.probes.scene extras.stores models)
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
-	tests/extras/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/extras/conformance/test_properties.py
+	tests/extras/probes tests/extras/test_quantized.py tests/models/test_evicting_batch.py tests/models/test_families.py tests/extras/conformance/test_properties.py
 
 DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe task.max_new_tokens=24 task.samples=30 results.dir=results/demo
