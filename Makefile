@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := dev,docs
 LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
-PYTEST_ARGS ?= -n 2 --dist worksteal -m "not slow"
+PYTEST_ARGS ?= -n 2 -m "not slow"
 # The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
 ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
 	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
@@ -44,7 +44,7 @@ test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked (properties: of SnapKV)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" -k "not test_properties or ada_snapkv or follow_each_other and snapkv" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
+	@$(BIN)/python -m pytest -n 2 -m "not slow" -k "not test_properties or ada_snapkv or follow_each_other and snapkv" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
 
 test-slurm: $(VENV)/.installed-dev  ## start a SLURM on this machine and run a sweep on it (Debian, root; 10 minutes)
 	@scripts/test_slurm.sh "$(BIN)/python"
