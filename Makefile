@@ -17,11 +17,13 @@ LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 # The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
-ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.quantized cache.shapes \
-	cache.kernels.column_sums cache.kernels.ragged_decode extras.conformance.properties eviction.allocation eviction.evict \
-	eviction.incremental eviction.pooling eviction.ranking eviction.scores models probes)
+ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
+	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
+	eviction.scores extras.conformance.properties extras.probes.losses extras.probes.oracle_recall extras.probes.query \
+	extras.probes.scene extras.stores models)
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
-	kvbench/extras/probes/tests tests/models/test_evicting_batch.py tests/models/test_families.py kvbench/extras/conformance/tests/test_properties.py
+	kvbench/extras/probes/tests kvbench/extras/stores/tests/test_quantized.py tests/models/test_evicting_batch.py \
+	tests/models/test_families.py kvbench/extras/conformance/tests/test_properties.py
 
 DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe task.max_new_tokens=24 task.samples=30 results.dir=results/demo

@@ -1,5 +1,6 @@
 """What every test may rely on: no network, one thread, and an honest answer about the shared reference files."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ with suppress(ImportError):
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
-settings.register_profile("kvbench", deadline=None, print_blob=True)
+settings.register_profile("kvbench", deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("kvbench")
 
 SHARED = "KVBENCH_SHARED"
@@ -59,12 +60,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.parity)
 
 
-def pytest_collection_finish() -> None:
-    """Kernels run faster in an interpreter that knows its built-in functions."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests stay: garbage is looked for only among what comes after them.
+
+    Kernels run faster in an interpreter that knows its built-in functions.
+    """
+    gc.disable()
+    try:
+        collected = yield
+    finally:
+        gc.freeze()
+        gc.enable()
     if "triton.runtime.interpreter" in sys.modules:
         from benchmarks.gpu_check.interpreter import remember_builtins
 
         remember_builtins()
+    return collected
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,8 @@
 """The test bench itself: a missing reference file is no pass, and array annotations are looked at when asked for."""
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,13 @@ def test_array_annotations_are_checked_where_they_are_asked_for(pytestconfig: py
     one_axis_too_few = torch.zeros(5)
     with pytest.raises(TypeCheckError):
         Pool("max", 3)(one_axis_too_few)
+
+
+def test_modules_whose_annotations_are_checked_can_be_found() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    rooms = re.search(r"ROOMS_OF_ARRAYS := \$\(addprefix kvbench\.,(.*?)\)", makefile)[1].split()  # type: ignore[index]
+    assert len(rooms) > 10
+    assert [room for room in rooms if find_spec(f"kvbench.{room}") is None] == []
 
 
 PARITY = """

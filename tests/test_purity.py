@@ -21,36 +21,21 @@ def imported(*steps: Step) -> list[list[str]]:
     return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("==")]
 
 
-def test_the_core_knows_nothing_of_hydra_and_registers_nothing_when_imported() -> None:
+def test_text_knows_nothing_of_torch_and_the_core_nothing_of_hydra() -> None:
     """transformers is entered only when a model is loaded. That torch is there shows that the check sees."""
-    modules = [
-        "eviction.evict",
-        "models.engine",
-        "models.bridge",
-        "models.loading.load",
-        "run.answers",
-    ]
+    text = ["tasks.ruler.niah", "records", "models.loading.spec", "cli.data", "run.runner"]
+    core = ["run.local", "eviction.evict", "models.engine", "models.bridge", "models.loading.load", "run.answers"]
     forbidden = ("hydra", "omegaconf", "pydantic", "torch", "transformers")
-    loaded = imported(*((f"import kvbench.{name}", forbidden) for name in modules))
-    assert dict(zip(modules, loaded, strict=True)) == {name: ["torch"] for name in modules}
+    loaded = imported(*((f"import kvbench.{name}", forbidden) for name in (*text, *core)))
+    assert dict(zip((*text, *core), loaded, strict=True)) == {
+        name: ["torch"] * (name in core) for name in (*text, *core)
+    }
 
 
-def test_text_and_rows_know_nothing_of_torch() -> None:
-    modules = ["tasks.ruler.niah", "records", "models.loading.spec", "cli.data", "run.runner", "run.local"]
-    loaded = imported(*((f"import kvbench.{name}", ("torch", "transformers", "hydra")) for name in modules))
-    assert loaded == [[], [], [], [], [], ["torch"]], "the last is there to show that the check sees"
-
-
-def test_help_imports_nothing_heavy() -> None:
-    heavy = ("torch", "transformers", "hydra", "omegaconf", "rich", "pandas", "numpy")
-    command_lines: tuple[list[str], ...] = (["--help"], ["--version"], [])
-    assert imported(
-        *((f"from kvbench.cli.main import main; main({arguments!r})", heavy) for arguments in command_lines)
-    ) == [[], [], []]
-
-
-def test_declarations_import_nothing_heavy() -> None:
+def test_declarations_and_help_import_nothing_heavy() -> None:
     """Completion and help of a command come from its declaration, within the time of a key press."""
     heavy = ("torch", "transformers", "hydra", "omegaconf", "pydantic", "rich", "pandas", "numpy", "pyarrow")
-    steps = [(f"from kvbench.cli.main import declared; declared({name!r}).format_help()", heavy) for name in commands()]
-    assert dict(zip(commands(), imported(*steps), strict=True)) == {name: [] for name in commands()}
+    calls = [f"declared({name!r}).format_help()" for name in commands()]
+    calls += [f"main({arguments!r})" for arguments in (["--help"], ["--version"], [])]
+    steps = [(f"from kvbench.cli.main import declared, main; {call}", heavy) for call in calls]
+    assert dict(zip(calls, imported(*steps), strict=True)) == {call: [] for call in calls}

@@ -48,6 +48,7 @@ class Experiments:
         axes = tuple(axes)
         self._axes = tuple(name for axis in axes for name in _SETTINGS.get(axis, (SHORT.get(axis, axis),)))
         self._parts = parts
+        self._tells_apart = cache(self._is_beside_axes)
         self.columns = {name for axis in axes for name in (axis, *_COLUMNS.get(axis, ()))}
         """Columns of rows that may differ along the axes."""
         self.settings = cache(lambda cell: self._settings(describe(cell)))
@@ -60,12 +61,12 @@ class Experiments:
         settings = flat(description)
         if settings.get("task.seed") == settings.get("seed"):
             settings.pop("task.seed", None)
-        return {
-            name: value
-            for name, value in settings.items()
-            if not any(name == axis or name.startswith(f"{axis}.") for axis in self._axes)
-            and (not self._parts or name.partition(".")[0] in self._parts)
-        }
+        return {name: value for name, value in settings.items() if self._tells_apart(name)}
+
+    def _is_beside_axes(self, name: str) -> bool:
+        """Return whether a setting is none of the axes, and one of the parts."""
+        is_of_axis = any(name == axis or name.startswith(f"{axis}.") for axis in self._axes)
+        return not is_of_axis and (not self._parts or name.partition(".")[0] in self._parts)
 
     def differ(self, cells: Iterable[str]) -> bool:
         """Return whether these cells are more than one experiment."""

@@ -159,6 +159,7 @@ def rewritten(page: str) -> str:
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
+@cache
 def _paired_line(comparison: Comparison) -> tuple[Difference, list[tuple[Row, Row]]]:
     """The line of a comparison, and its paired rows. Raises ValueError if none has two values."""
     a, b = _side(comparison.a), _side(comparison.b)

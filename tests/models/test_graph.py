@@ -144,14 +144,8 @@ def test_a_prompt_of_another_size_is_captured_again() -> None:
     assert gpu.captures == 2
 
 
-def test_prompts_that_share_a_step_are_answered_as_one_by_one() -> None:
-    with PretendedGpu() as gpu:
-        shared, single = (list(prompts(gpu, rooms, (12, 9), (3, 4))) for rooms in (Rooms(), None))
-    assert gpu.captures == 1 and shared == single
-
-
 def test_drawn_answers_of_a_shared_step_are_those_of_single_steps() -> None:
-    """Each prompt draws with its own numbers, wherever the step was captured."""
+    """Prompts that share a step are answered as one by one; each draws with its own numbers."""
     with PretendedGpu() as gpu:
         shared, single = (list(prompts(gpu, rooms, (12, 9), (4, 4), drawn)) for rooms in (Rooms(), None))
         likely = next(prompts(gpu, None, (12,), (4,)))

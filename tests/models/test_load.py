@@ -1,6 +1,7 @@
 """Loading what is asked for and refusing what the bridge would get wrong."""
 
 import json
+from copy import deepcopy
 from logging.handlers import BufferingHandler
 from pathlib import Path
 
@@ -189,7 +190,7 @@ def test_an_end_of_turn_that_does_not_end_an_answer_is_told() -> None:
 
 def test_an_end_of_turn_need_not_be_named_as_special() -> None:
     """As <|eot_id|> of Llama 3, which was missing from its first generation_config.json."""
-    tokenizer = of_bytes(template=TURNS.replace("| trim }}", "| trim }}<|eot|>"))
+    tokenizer = deepcopy(of_bytes(template=TURNS.replace("| trim }}", "| trim }}<|eot|>")))
     tokenizer.add_tokens([AddedToken("<|eot|>", special=True, normalized=False)])
     assert tokenizer.convert_tokens_to_ids("<|eot|>") not in tokenizer.all_special_ids
     (note,) = ends_unseen(tokenizer, None, frozenset([1]), "model")

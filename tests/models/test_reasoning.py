@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ TAGS = [kind for kind in KNOWN if isinstance(kind, Tags)]
 
 def thinking(marks: Sequence[str], begins: str = "", special: bool = True) -> Any:
     """A tokenizer with these marks as tokens, whose template begins an answer with a text."""
-    tokenizer = of_bytes(template=TURN.replace("END", begins))
+    tokenizer = deepcopy(of_bytes(template=TURN.replace("END", begins)))
     tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
     return tokenizer
 
@@ -175,7 +176,7 @@ OF_MODELS = {
 def test_templates_of_models_that_think(model: str, mark: str) -> None:
     """The marks are found, and an answer is divided whether the template has begun the reasoning or not."""
     kind = next(kind for kind in KNOWN if mark in kind.marks)
-    tokenizer = of_bytes(template=(Path(str(TEMPLATES)) / f"{model}.jinja").read_text("utf-8"))
+    tokenizer = deepcopy(of_bytes(template=(Path(str(TEMPLATES)) / f"{model}.jinja").read_text("utf-8")))
     tokenizer.add_tokens([AddedToken(each, special=True, normalized=False) for each in kind.marks])
     assert marks_of(tokenizer, "auto") == kind and marks_of(tokenizer, "keep") is None
     if isinstance(kind, Channels):

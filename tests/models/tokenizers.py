@@ -1,5 +1,6 @@
 """Tiny tokenizers of bytes, with and without the habits of real ones."""
 
+from functools import lru_cache
 from typing import Any, Literal
 
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
@@ -11,9 +12,12 @@ TURNS = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}{% endfor %}"
     "{% if add_generation_prompt %}<|bot|>{% endif %}"
 )
+LAST = 8
+"""Tokenizers that are kept: each has a process that renders its template. Copy one to change it."""
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|system|>", "<|bot|>"]
 
 
+@lru_cache(LAST)
 def of_bytes(begin: bool = False, end: bool = False, template: str | None = None) -> Any:
     """A tokenizer of bytes and the marks above; `begin` and `end` put <s> and </s> around what it reads."""
     tokens = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -29,6 +33,7 @@ def of_bytes(begin: bool = False, end: bool = False, template: str | None = None
     return tokenizer
 
 
+@lru_cache(LAST)
 def of_words(
     kind: Literal["first", "always", "legacy", "bytes"], begin: bool = False, template: str | None = None
 ) -> Any:

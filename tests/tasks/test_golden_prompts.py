@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ PREFIX = "\n=== the answer begins with ===\n"
 ANSWERS = "\n=== right answers ===\n"
 
 
+@cache
+def tokens() -> TokensOf:
+    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
+
+
 def samples(task: Any, many: int) -> Iterator[Sample]:
     """The first samples of a task, none of them spoilt."""
-    tokens = TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
-    for sample in task.generate(tokens, range(many)):
+    for sample in task.generate(tokens(), range(many)):
         assert isinstance(sample, Sample), sample
         yield sample
 

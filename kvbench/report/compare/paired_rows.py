@@ -238,7 +238,8 @@ def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:
         first = placed.setdefault(key, {}).setdefault(row.sample, row)
         if first is not row:
             raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, first, row)}")
-        if experiments.differ((firsts.setdefault(key, row).cell, row.cell)):
+        cell = firsts.setdefault(key, row).cell
+        if cell != row.cell and experiments.differ((cell, row.cell)):
             raise UserError(f"ambiguous: {side.name} has two cells on one line: {_advice(side, firsts[key], row)}")
     return placed
 

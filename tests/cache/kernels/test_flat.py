@@ -56,8 +56,9 @@ def test_layers_lie_one_after_the_other() -> None:
     assert (len(keys), len(values), len(more)) == (7, 7, 18)
     assert (first.starts.tolist(), first.lengths.tolist()) == ([0, 3, 3], [3, 0, 4])
     assert (second.starts.tolist(), second.lengths.tolist()) == ([7, 12, 18], [5, 6, 7])
-    keys.fill_(1.0), more.fill_(2.0)
-    assert first.keys[:7].eq(1.0).all() and second.keys[7:25].eq(2.0).all()
+    keys.fill_(1.0)
+    more.fill_(2.0)
+    assert second.keys[7:25].eq(2.0).all() and first.keys[:7].eq(1.0).all()
 
 
 def test_other_rooms_give_way_where_memory_is_short() -> None:

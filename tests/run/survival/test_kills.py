@@ -1,7 +1,7 @@
 """Two hundred deaths at random touches of the disk: whole units are left, in the end the rows of an undisturbed run.
 
 A hundred in one process, fifty of processes of launcher=local, fifty of tasks of launcher=slurm that are requeued;
-without the slow tests 40, 20 and 20. The launchers' own code runs, with forks in place of `python -m` and of SLURM,
+without the slow tests 20, 10 and 10. The launchers' own code runs, with forks in place of `python -m` and of SLURM,
 which tests/slurm has.
 """
 
@@ -37,7 +37,7 @@ def doomed(seed: int, work: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=() if number < 4 else pytest.mark.slow) for number in range(FOLDERS)]
+    "number", [pytest.param(number, marks=() if number < 2 else pytest.mark.slow) for number in range(FOLDERS)]
 )
 def test_kills_cost_no_row_and_double_none(
     number: int, cells: tuple[Cell, ...], engine: FakeEngine, peace: Mapping[tuple[str, int], Any], tmp_path: Path
@@ -61,7 +61,7 @@ def test_kills_cost_no_row_and_double_none(
     assert all("torn last line dropped" in text for text in warned)
 
 
-many = pytest.mark.parametrize("kills", [20, pytest.param(50, marks=pytest.mark.slow)])
+many = pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
 
 
 class Child:

@@ -36,12 +36,12 @@ def check(name: str, context_length: int, era: str, samples: int, root: Path, co
 @pytest.mark.parametrize("context_length", [4096, 8192])
 @pytest.mark.parametrize("name", [*STEPS, "fwe"])
 def test_prompts_of_2026_reach_their_length(name: str, context_length: int, root: Path, count_tokens: Count):
-    check(name, context_length, "2026", 4 if context_length == 4096 else 2, root, count_tokens)
+    check(name, context_length, "2026", 2 if context_length == 4096 else 1, root, count_tokens)
 
 
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe"])
 def test_prompts_of_2024_reach_their_length(name: str, root: Path, count_tokens: Count):
-    check(name, 4096, "2024", 4, root, count_tokens)
+    check(name, 4096, "2024", 2, root, count_tokens)
 
 
 @pytest.mark.slow
