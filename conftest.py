@@ -79,6 +79,11 @@ def pytest_collection() -> Iterator[None]:
     return collected
 
 
+def pytest_unconfigure() -> None:
+    """Let the end of the process free what collection made: else nanobind tells of leaks."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Where the reference files are there, a parity test that skips has failed: nothing was compared."""

@@ -1,4 +1,4 @@
-"""Kept sets of `score=kvpress` against kvpress' own, for every press with a score: tables of docs/reference/presses.md.
+"""Kept sets of `score=kvpress` against kvpress' own, for every press with a score: tables of the extra's page.
 
     python benchmarks/press_sets.py [--python PYTHON_OF_KVPRESS] [--write]
 
@@ -35,7 +35,7 @@ from kvbench.models.engine import Engine
 ROOT = Path(__file__).resolve().parents[1]
 SIDE = ROOT / "benchmarks" / "ratios" / "press_side.py"
 TOKENS, VOCABULARY = 150, 400
-PAGE = ROOT / "docs" / "reference" / "presses.md"
+PAGE = ROOT / "kvbench" / "extras" / "kvpress" / "kvpress.md"
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -63,7 +63,7 @@ def main() -> None:
     """Compare, print the table, and write it with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", help="of an environment with kvpress; by default it is made")
-    parser.add_argument("--write", action="store_true", help="into docs/reference/presses.md")
+    parser.add_argument("--write", action="store_true", help="into kvbench/extras/kvpress/kvpress.md")
     options = parser.parse_args()
     if options.python is None:
         from benchmarks.sweep_ratios import environment

@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference/audit.md from printed numbers and claims of papers, between their markers.
+"""Write the tables of kvbench/extras/audit/audit.md from printed numbers and claims of papers, between their markers.
 
 python scripts/document_audit.py
 """
@@ -19,7 +19,7 @@ from kvbench.support import paths
 from kvbench.support.grouped import grouped
 from scripts.parts import with_parts
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "audit.md"
+PAGE = Path(__file__).parents[1] / "kvbench" / "extras" / "audit" / "audit.md"
 PAPERS = {"obcache": "OBCache", "lava": "LAVa", "caote": "CAOTE"}
 OTHERS = ("kvzip", "kvpress", "kvcache_factory", "rkv", "triattention")
 """Sources of few claims, which share a table."""

@@ -1,6 +1,6 @@
 """Write what policies and scores are, and where they come from, into three pages, between the markers of each part.
 
-    python scripts/document_methods.py   # rewrites methods.md, disagreements.md and merging.md of docs/reference
+    python scripts/document_methods.py   # rewrites methods.md, disagreements.md and merging's page
 
 The files and the fields of the classes are the only source: a file says what a method is, what it was verified against
 and what there is to know of a value; a field says what a setting means.
@@ -35,7 +35,7 @@ from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "methods.md"
 EVIDENCE = PAGE.with_name("disagreements.md")
-MERGING = PAGE.with_name("merging.md")
+MERGING = Path(__file__).parents[1] / "kvbench" / "extras" / "merging" / "merging.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 BUDGETS = TABLE.with_name("budgets.npy")
 PLACES = ("paper", "code", "kvpress")

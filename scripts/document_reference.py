@@ -121,14 +121,17 @@ def extras() -> str:
     """The page of extras: what each is for, and the names that a command line has from it."""
     lines = [
         "# Extras",
-        "What the core does without. An extra is a folder of `kvbench/extras/` with its code and its settings files.\n"
-        "Taken out of the tree, it works as a plugin. The page is generated.",
+        "What the core does without. An extra is a folder of `kvbench/extras/` with its code, settings files, tests\n"
+        "and, where it needs one, a page. Taken out of the tree, it works as a plugin. The page is generated.",
         "| extra | for | brings |\n| :-- | :-- | :-- |",
     ]
     rows = []
     for folder in paths.extras():
         says = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or "").partition("\n\n")[0]
-        rows.append(f"| `{folder.name}` | {' '.join(says.split()).rstrip('.')} | {'; '.join(_brought(folder))} |")
+        name, page = f"`{folder.name}`", folder / f"{folder.name}.md"
+        if page.is_file():
+            name = f"[{name}](../../{page.relative_to(FOLDER.parents[1]).as_posix()})"
+        rows.append(f"| {name} | {' '.join(says.split()).rstrip('.')} | {'; '.join(_brought(folder))} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 
 

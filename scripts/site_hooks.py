@@ -1,5 +1,5 @@
-"""What `mkdocs build` does beside mkdocs.yml: no page is left out, links into the repository become plain words, and
-addresses of pages that moved lead on.
+"""What `mkdocs build` does beside mkdocs.yml: pages that lie beside extras are in the reference, no page is left out,
+links into the repository become plain words, and addresses of pages that moved lead on.
 """
 
 import os
@@ -16,7 +16,8 @@ STUB = """<!doctype html>
 """
 BOOSTS = {"": 3.0, "findings": 1.0, "develop": 1.0, "notebooks/": 2.0, "reference/": 1.0, "reference/api/": 0.25}
 """How much search prefers pages whose address begins so; the longest beginning counts."""
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"(!?\[[^\]]*\])\((\.\./[^)#\s]+)((?:#[^)\s]*)?)\)")
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def boost_of(page: str) -> float:
@@ -41,19 +42,39 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def pages_of_extras() -> dict[Path, str]:
+    """The address of each page that lies beside the code of an extra, by its file."""
+    return {page: f"reference/{page.name}" for page in sorted((ROOT / "kvbench" / "extras").glob("*/*.md"))}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Put the pages of extras into the reference."""
+    from mkdocs.structure.files import File
+
+    for page, address in pages_of_extras().items():
+        files.append(File.generated(config, address, abs_src_path=str(page)))
+    return files
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Rank the page in search, and leave the words of links into the repository, which the site does not have.
+    """Rank the page in search, lead links to where pages are in the site, and leave the words of links into the
+    repository, which the site does not have.
 
     A wrong link stays, and fails.
     """
     page.meta.setdefault("search", {"boost": boost_of(page.file.src_uri)})
-    docs, here = Path(config["docs_dir"]), Path(page.file.abs_src_path).parent
+    docs, here, addresses = Path(config["docs_dir"]), Path(page.file.abs_src_path).parent, pages_of_extras()
 
-    def plain(link: re.Match[str]) -> str:
+    def in_site(link: re.Match[str]) -> str:
         target = (here / link[2]).resolve()
-        return link[1] if target.exists() and not target.is_relative_to(docs) else link[0]
+        if not target.exists():
+            return link[0]
+        if target not in addresses and not target.is_relative_to(docs):
+            return link[1].lstrip("!")[1:-1]
+        address = addresses.get(target) or target.relative_to(docs).as_posix()
+        return f"{link[1]}({os.path.relpath(address, os.path.dirname(page.file.src_uri) or '.')}{link[3]})"
 
-    return LINK.sub(plain, markdown)
+    return LINK.sub(in_site, markdown)
 
 
 def moved() -> dict[str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+OF_EXTRAS = sorted((ROOT / "kvbench" / "extras").glob("*/*.md"))
+PAGES = sorted([*DOCS.rglob("*.md"), *OF_EXTRAS, ROOT / "README.md"])
 MARKS = (
     "beside my_score.py",
     "needs a GPU",

@@ -29,7 +29,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.support import noted
 from kvbench.support.named import member
 from kvbench.support.plugins import items
-from scripts.site_hooks import moved
+from scripts.site_hooks import moved, pages_of_extras
 from tests.documented import (
     DOCS,
     MARKS,
@@ -50,7 +50,8 @@ KVBENCH = [command for command in every_command() if command.program == "kvbench
 SWEEPS = [
     command
     for command in KVBENCH
-    if command.words[1] in ("run", "plan", "heads", "probe", "paper") and "docs/reference" not in command.block.page
+    if command.words[1] in ("run", "plan", "heads", "probe", "paper")
+    and not command.block.page.startswith(("docs/reference", "kvbench/extras"))
 ]
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
 READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]
@@ -183,10 +184,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_former_addresses_lead_to_pages() -> None:
+    of_extras = {address: page for page, address in pages_of_extras().items()}
     for former, now in moved().items():
-        page, _, heading = now.partition("#")
-        assert (DOCS / f"{page}.md").is_file() and not (DOCS / f"{former}.md").exists(), former
-        assert not heading or heading in anchors(DOCS / f"{page}.md"), now
+        address, _, heading = now.partition("#")
+        page = of_extras.get(f"{address}.md", DOCS / f"{address}.md")
+        assert page.is_file() and not (DOCS / f"{former}.md").exists(), former
+        assert not heading or heading in anchors(page), now
 
 
 def test_every_picture_is_shown_and_small() -> None:

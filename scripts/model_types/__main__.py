@@ -45,7 +45,7 @@ differ by up to 7e-4; there the limit is 1e-3.
 A similar comparison, on eight tokens, is made whenever a model is loaded. Vision-language checkpoints whose text model
 is of a type below (Qwen3-VL, Qwen2.5-VL, Gemma 3, Mistral 3, LLaVA) are read as text; images are refused.
 `axk2`, `deepseek_v32`, `glm_moe_dsa` and `hy_v4` are read by
-[`model=indexed`](readers.md#models-that-choose-for-themselves) alone.
+[`model=indexed`](../../kvbench/extras/readers/readers.md#models-that-choose-for-themselves) alone.
 
 ## Read
 

@@ -77,7 +77,8 @@ from reference_results.sweeps import REFERENCE, RESULTS, TOP
 
 DOCS = TOP / "docs"
 PAGES = (
-    *(DOCS / "reference" / f"{name}.md" for name in ("claims", "sensitivity", "readers", "smollm2-claims", "confirm")),
+    *(DOCS / "reference" / f"{name}.md" for name in ("claims", "sensitivity", "smollm2-claims", "confirm")),
+    TOP / "kvbench" / "extras" / "readers" / "readers.md",
     RESULTS / "smollm2" / "README.md",
     DOCS / "findings.md",  # the last: it has lines of the others
 )
@@ -258,7 +259,8 @@ def quoted(name: str, block: str) -> str:
     """The lines of a page of claims that begin so, below the head of their table. Raises ValueError where none or
     several begin so, and for lines of tables with other heads.
     """
-    lines = (DOCS / "reference" / f"{name}.md").read_text("utf-8").splitlines()
+    (file,) = (page for page in PAGES if page.stem == name)
+    lines = file.read_text("utf-8").splitlines()
     chosen, heads = list[str](), set[tuple[str, ...]]()
     for label in filter(None, map(str.strip, block.splitlines())):
         found = [place for place, line in enumerate(lines) if line.startswith(f"| {label} | ")]

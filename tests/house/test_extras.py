@@ -66,7 +66,8 @@ def test_the_core_says_no_word_of_an_extra() -> None:
 
 @pytest.mark.parametrize("folder", extras(), ids=lambda folder: folder.name)
 def test_an_extra_is_code_and_settings(folder: Path) -> None:
-    """Its classes are named by files of its own; no file of the core's settings names one."""
+    """Its classes are named by files of its own; no file of the core's settings names one. A page has its name."""
+    assert {page.name for page in folder.glob("*.md")} <= {f"{folder.name}.md"}
     files = [*(folder / "conf").rglob("*.yaml")]
     targets = [line.split()[1] for file in files for line in file.read_text("utf-8").splitlines() if "_target_" in line]
     assert targets and all(target.startswith("kvbench.") for target in targets)

@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.documented import DOCS, ROOT, prose
+from tests.documented import DOCS, PAGES, prose
 from tests.repository import code
 
 CODE = code()
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
 MOST = {"that of, those of": 29, "docstrings that begin with What": 0, "long sentences": 3}
 STAND_IN = re.compile(r"\b(?:that|those) of\b|\bof those\b")
 """A word that stands for a noun; the noun itself reads better."""

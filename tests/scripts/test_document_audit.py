@@ -1,4 +1,4 @@
-"""docs/reference/audit.md against the papers' numbers: its tables are current, and its prose is short."""
+"""kvbench/extras/audit/audit.md against the papers' numbers: its tables are current, and its prose is short."""
 
 import re
 

@@ -25,5 +25,5 @@ def test_nothing_is_left_out() -> None:
     assert documented == {line.key for line in lines_of(SAMPLE)}
     rows = re.findall(r"^\| `(\w+)` \| (?:text|integer|number)[\w, ]* \| .+ \|$", columns, re.MULTILINE)
     assert tuple(rows) == COLUMNS
-    shown = re.findall(r"^\| `(\w+)` \| [A-Z].+ \| .+ \|$", extras, re.MULTILINE)
+    shown = re.findall(r"^\| \[?`(\w+)`.* \| [A-Z].+ \| .+ \|$", extras, re.MULTILINE)
     assert shown == [folder.name for folder in paths.extras()]

@@ -405,7 +405,7 @@ def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleN
     [
         "docs/reference/claims.md",
         "docs/reference/sensitivity.md",
-        "docs/reference/readers.md",
+        "kvbench/extras/readers/readers.md",
         "docs/findings.md",
         "docs/reference/smollm2-claims.md",
         "docs/reference/confirm.md",

@@ -27,7 +27,7 @@ means.csv has the columns method, host, task, mean and n; a host is a line whose
 or a name of scores without bounds, such as perplexity), scores (binary, parts=4, f1, rouge, code, graded; else \
 known from the names of LongBench, and right or wrong), prompts (the name of the set that was read), contexts \
 (distinct texts behind n), model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). \
-docs/reference/audit.md explains the method.
+kvbench/extras/audit/audit.md explains the method.
 """
     parser.bare_exit = ExitCode.USAGE
     parser.words = Words("FILE.csv")

@@ -38,7 +38,7 @@ def _tests_are_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvbench.extras.kvpress.press.plugin_packages", lambda: ["tests"])
 
 
-kvpress_only = pytest.mark.skipif(find_spec("kvpress") is None, reason="see docs/reference/presses.md")
+kvpress_only = pytest.mark.skipif(find_spec("kvpress") is None, reason="see kvbench/extras/kvpress/kvpress.md")
 
 
 def own(name: str, reads: Any = None, **args: Any) -> Press:
@@ -135,7 +135,7 @@ def test_bad_presses_are_refused_before_a_model_is_loaded(press: str, args: tupl
 
 
 def test_the_page_says_why_each_press_is_refused() -> None:
-    page = (ROOT / "docs" / "reference" / "presses.md").read_text("utf-8")
+    page = (ROOT / "kvbench" / "extras" / "kvpress" / "kvpress.md").read_text("utf-8")
     assert [name for name, why in REFUSED.items() if f"| `{name}` | {why} |" not in page] == []
 
 
