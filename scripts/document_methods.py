@@ -134,7 +134,7 @@ def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
     parts, said = ("heads", "layers", *kinds()), help_of(Policy)
-    said |= meanings_of_allocations(said) | meanings_of_steps()
+    said = said | meanings_of_allocations(said) | meanings_of_steps()
     texts = {key: text for key, text in said.items() if key.partition(".")[0] not in parts}
     texts |= {key: text for key, text in said.items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])

@@ -23,7 +23,6 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode import holder
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
@@ -76,6 +75,11 @@ def breaking(limit: int, error: Callable[[], Exception]) -> Callable[..., Ragged
     return tile
 
 
+def batches_by(make: Callable[..., RaggedBatch], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let engines make decode batches so: of caches, for so many cells, with so much room."""
+    monkeypatch.setattr(Engine, "batch", lambda engine, caches, room: make(caches, engine.max_batch, room))
+
+
 def cuda_error() -> Exception:
     return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
 
@@ -91,7 +95,7 @@ def test_a_tile_that_does_not_fit_is_halved(
     """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
     expected = outcomes(run(model))
     assert model.engine.counters.oom_splits == 0
-    monkeypatch.setattr(holder, "RaggedBatch", breaking(limit, error))
+    batches_by(breaking(limit, error), monkeypatch)
     assert outcomes(run(model)) == expected
     counters = model.engine.counters
     assert counters.oom_splits == 1 and counters.prefills == 1 and counters.max_cells in range(1, limit + 1)
@@ -111,7 +115,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
             else RaggedBatch(held, cells, room)
         )
 
-    monkeypatch.setattr(holder, "RaggedBatch", tile)
+    batches_by(tile, monkeypatch)
     rows = run(model)
     for row, other in zip(rows, expected, strict=True):
         if row.policy == "full":
@@ -183,11 +187,7 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     assert list(split_to_fit("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
     expected, batches = outcomes(run(model)), []
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
-    monkeypatch.setattr(
-        holder,
-        "RaggedBatch",
-        lambda caches, *rest: batches.append(held := list(caches)) or RaggedBatch(held, *rest),
-    )
+    batches_by(lambda caches, *rest: batches.append(held := list(caches)) or RaggedBatch(held, *rest), monkeypatch)
     assert outcomes(run(model)) == expected
     assert [len(held) for held in batches] == [1] * 2 * len(ASKED)
 

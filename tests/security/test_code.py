@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from importlib.resources import files
 from multiprocessing.pool import Pool
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from kvbench.tasks.data.lock import Download, Output
 from tests.cli.conftest import Command
 from tests.embedded import KV_HEADS, LAYERS
 from tests.plugins import made_up
+from tests.repository import ROOT, code
 
 
 class Taken:
@@ -191,7 +191,6 @@ def test_no_child_imports_what_the_working_directory_holds(
 
 def test_every_python_process_is_started_in_this_way() -> None:
     """Neither `sys.executable` with `-m` or `-c`, nor a context of multiprocessing, stands anywhere else."""
-    package = Path(str(files("kvbench")))
-    texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
+    texts = {path.relative_to(ROOT / "kvbench").as_posix(): path.read_text("utf-8") for path in code()}
     started = re.compile(r"\[sys\.executable|get_context\(|ProcessPoolExecutor|multiprocessing\.(Pool|Process)\(")
     assert [name for name, text in texts.items() if started.search(text)] == ["support/children.py"]
