@@ -12,13 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Fault:
     """What one answer does instead of its duty: a status with headers, or a connection that ends after some bytes.
 
-    `stall`: waits here for the test instead of ending.
+    `stall`: waits here for the test, then ends; with `goes_on` it sends the rest.
     """
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     drop_after: int | None = None
     stall: threading.Event | None = None
+    goes_on: bool = False
 
 
 @dataclass
@@ -86,6 +87,8 @@ def hosting() -> Iterator[Host]:
             self.wfile.flush()
             if fault.stall:
                 fault.stall.wait(20)
+            if fault.goes_on:
+                self.wfile.write(served.content[end:])
 
         def _head(self, status: int, headers: dict[str, str]) -> None:
             self.send_response(status)

@@ -216,7 +216,7 @@ def test_a_record_that_is_none_is_named(root: Path, text: str) -> None:
 
 def test_two_pulls_at_once_fetch_once(host: Host, tmp_path: Path, online: Path, locked: Locked) -> None:
     go, asked, waiting = threading.Event(), threading.Event(), threading.Event()
-    served = host.serve("/r1/a", CONTENT, Fault(drop_after=len(CONTENT), stall=go))
+    served = host.serve("/r1/a", CONTENT, Fault(drop_after=1, stall=go, goes_on=True))
     download, root = only(locked(plain(host, "a", CONTENT))), tmp_path / "root"
 
     class Told(Silent):
