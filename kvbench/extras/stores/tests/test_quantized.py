@@ -69,7 +69,7 @@ def kivi(pairs: Tensor, bits: int, by_channel: bool) -> Tensor:
     return read
 
 
-def nearest(numbers: np.ndarray | np.float32, magnitudes: Sequence[float]) -> np.ndarray | np.float32:
+def nearest(numbers: np.ndarray, magnitudes: Sequence[float]) -> np.ndarray:
     """The nearest magnitudes with the signs of numbers; of two that are as near, that of the even code."""
     even_first = np.array([*magnitudes[::2], *magnitudes[1::2]])
     places = np.abs(np.abs(numbers)[..., None].astype(float) - even_first).argmin(axis=-1)
