@@ -20,9 +20,9 @@ from kvbench.config.compose import MISSING, combinations, content, flat, options
 from kvbench.config.meaning import meanings_of_allocations, meanings_of_steps, notes_of, words_of
 from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
+from kvbench.config.policy_parts import allocations as allocation_kinds
+from kvbench.config.policy_parts import kinds
 from kvbench.config.settings import build
-from kvbench.config.steps import allocations as allocation_kinds
-from kvbench.config.steps import kinds
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy, TokenFraction

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvbench.config.compose import step_settings
-from kvbench.config.steps import kinds, settings_of, steps_of
+from kvbench.config.policy_parts import kinds, settings_of, steps_of
 from kvbench.eviction.policy import Policy
 
 

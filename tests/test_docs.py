@@ -23,7 +23,7 @@ from kvbench.cli.main import declared, main
 from kvbench.cli.parser import split_settings
 from kvbench.config.compose import RUN, content, flat, folders, load_entry, options
 from kvbench.config.overrides import GROUPS, parse
-from kvbench.config.steps import form_of
+from kvbench.config.policy_parts import form_of
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.eviction.policy import Policy
 from kvbench.support import noted

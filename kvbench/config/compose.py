@@ -50,7 +50,7 @@ RUN = "kvbench.config.cells.RunSettings"
 ALLOCATION = "allocation"
 """The group of files that name how a budget is divided."""
 STEP = "step"
-"""The group of files that add settings to policies (`kvbench.config.steps`)."""
+"""The group of files that add settings to policies (`kvbench.config.policy_parts`)."""
 KINDS = ("policy.heads", "policy.layers")
 """Parts of every policy that have a kind, and fields that depend on it."""
 NO_STEP = "drop"

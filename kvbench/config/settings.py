@@ -88,21 +88,21 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
 
 def _policy(target: Any, values: Tree) -> Any:
     """Return a policy from its own settings and the settings of steps."""
-    from kvbench.config.steps import form_of, policy_of
+    from kvbench.config.policy_parts import form_of, policy_of
 
     return policy_of(validated(form_of(target), "policy", values), target)
 
 
 def _settings_of(group: str, built: Any) -> dict[str, Any]:
     """Return the settings of a part; a policy has the settings of steps too."""
-    from kvbench.config.steps import settings_of
+    from kvbench.config.policy_parts import settings_of
 
     return settings_of(built) if group == "policy" else asdict(built)
 
 
 def _of_same_kind(usual: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """`usual` with the defaults of the kinds of steps that there are now: a label names what differs from them."""
-    from kvbench.config.steps import usual_of_kind
+    from kvbench.config.policy_parts import usual_of_kind
 
     for part in step_parts():
         if part in now and now[part]["kind"] != usual[part]["kind"]:

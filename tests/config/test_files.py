@@ -15,8 +15,8 @@ from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
 from kvbench.config.compose import RUN, class_of, combinations, content, defaults_of, options, step_settings
 from kvbench.config.overrides import parse
+from kvbench.config.policy_parts import form_of
 from kvbench.config.settings import build
-from kvbench.config.steps import form_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.step import Step

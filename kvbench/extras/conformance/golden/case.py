@@ -117,7 +117,7 @@ def eviction_of(case: Case) -> Eviction:
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
     from kvbench.config.compose import step_settings  # Hydra's grammar takes a while to import
-    from kvbench.config.steps import allocations, steps_of
+    from kvbench.config.policy_parts import allocations, steps_of
 
     spec = case.spec
     _check_fields(spec)
