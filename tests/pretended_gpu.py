@@ -29,7 +29,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from tests.repository import ROOT
+
 GPU = torch.device("cuda", 0)
+PACKAGE = f"{ROOT / 'kvbench'}/"
 UNLAUNCHED = frozenset(
     (
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "record_stream"),
@@ -548,8 +551,8 @@ def _caller() -> str:
     frame, second = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if "/kvbench/" in name:
-            return f"{name.rsplit('/kvbench/', 1)[1]}:{frame.f_lineno}"
+        if name.startswith(PACKAGE):
+            return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
         if second == "?" and "/transformers/" in name:
             second = f"transformers/{name.rsplit('/transformers/', 1)[1]}:{frame.f_lineno}"
         frame = frame.f_back

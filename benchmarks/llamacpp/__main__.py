@@ -34,12 +34,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks.llamacpp.texts import texts
 from kvbench.cache.attention import explicit
+from kvbench.extras.gguf.metadata import metadata
+from kvbench.extras.gguf.tokenizer import CONTROL, RULES, tokenizer_json
 from kvbench.models import bridge
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import Dtype, ModelSpec
 from kvbench.models.prefill import Prefill
-from kvbench.support.gguf_metadata import metadata
-from kvbench.support.gguf_tokenizer import CONTROL, RULES, tokenizer_json
 
 Ids = list[list[int]]
 Logits = np.ndarray[Any, Any]

@@ -37,7 +37,7 @@ from kvbench.models.loading.products import chosen_products
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
-from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
+from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
@@ -167,7 +167,7 @@ def scoring(model: LoadedModel, request: Request, cells: list[Cell]) -> tuple[fl
     for cell in cells:
         eviction = eviction_of(cell, shared.prompt)
         if not eviction.keeps_all(prefilled.cache):
-            ranked(model, shared, eviction, prefilled.cache)
+            rankings_of(model, shared, eviction, prefilled.cache)
     model.engine.sync()
     return middle - start, time.process_time() - middle
 

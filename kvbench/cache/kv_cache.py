@@ -286,7 +286,7 @@ class LayerCache:
 class KVCache:
     """All layers of one sequence. Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
 
-    num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
+    num_tokens: tokens read so far, kept or not. next_position: set by key re-rotation (`policy.positions=cache`), the
     position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
     its bytes are not counted for the cache. stacks: all evictable layers, several at a time, if they lie so in memory:
     a few large operations then take the place of one for each layer.

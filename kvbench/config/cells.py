@@ -17,7 +17,6 @@ from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
 from kvbench.support.plugins import groups, held_groups
-from kvbench.tasks.data.record import altered_files
 from kvbench.tasks.files import NoData, command, folder
 
 if TYPE_CHECKING:
@@ -257,7 +256,7 @@ def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], o
     only tell.
     """
     for task in {cell.task.name: cell.task for cell in cells}.values():
-        if differing := altered_files(task):
+        if differing := task.identity().get("data_altered"):
             root = getattr(task, "root", None)
             more = f" and {len(differing) - 1} more" if differing[1:] else ""
             family = differing[0].partition("/")[0]

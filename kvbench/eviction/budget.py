@@ -1,7 +1,7 @@
-"""Budgets: what is kept, never what is removed. `Fraction(0.1)` of the tokens, or `Tokens(1024)` KV pairs per head.
+"""Budgets: what is kept, never what is removed. `FractionBudget(0.1)` of the tokens, or 1024 KV pairs.
 
-Both count KV pairs per cache head on average over heads and layers, protected ones included. `Bytes` become `Tokens`
-once the model is known. With a `Threshold` the scores decide how many pairs stay.
+Both count KV pairs per cache head on average over heads and layers, protected ones included. A `ByteBudget` becomes a
+`TokenBudget` once the model is known. With a `ThresholdBudget` the scores decide how many pairs stay.
 """
 
 import math

@@ -1,10 +1,10 @@
 """One eviction: score every KV pair, rank them, divide the budget, keep the best.
 
-    smaller = Eviction(policy, score, Tokens(1024))(cache)
+    smaller = Eviction(policy, score, TokenBudget(1024))(cache)
 
 The steps are functions of arrays that can be called one by one: `raw_scores` -> `rank_columns` (pooling and reduction)
--> `Layers.counts` (KV pairs per cache head) -> `mark` (which ones) -> `compact` (a smaller cache). Nothing here knows
-models, tasks or settings.
+-> `Layers.counts` (KV pairs per cache head) -> `keep_mask` (which ones) -> `compact` (a smaller cache). Nothing here
+knows models, tasks or settings.
 """
 
 from collections.abc import Sequence

@@ -314,22 +314,27 @@ class Policy:
         return self.pairs(budget, tokens) >= tokens
 
     def resolve(
-        self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0
+        self,
+        prefix_tokens: int,
+        tokens: int,
+        budget: Budget,
+        question_tokens: int = ASSUMED_QUESTION,
+        suffix_tokens: int = 0,
     ) -> "Policy":
-        """Return the policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the
-        sample, `question` from its question on, and `tail` behind the user's text in a chat template.
+        """Return the policy with its numbers for a prompt of `tokens`; the others are as of
+        `kvbench.models.prompts.prompt.Prompt`.
 
         At least one query is observed. Raises UserError for a prompt without the question that is to be observed.
         """
-        if question == 0 and QUESTION in (self.window, self.recent):
+        if question_tokens == 0 and QUESTION in (self.window, self.recent):
             raise UserError(f"policy.window=question of {self.name}, but this prompt has no question: use a number")
-        skipped = max(0, min(tail if self.window_skips == TEMPLATE else int(self.window_skips), tokens - 1))
+        skipped = max(0, min(suffix_tokens if self.window_skips == TEMPLATE else int(self.window_skips), tokens - 1))
         policy = replace(
             self,
-            sink={"head": head, PROMPT: tokens}.get(self.sink, 0) if isinstance(self.sink, str) else self.sink,
-            window=max(1, question - skipped) if self.window == QUESTION else self.window,
+            sink={"head": prefix_tokens, PROMPT: tokens}.get(self.sink, 0) if isinstance(self.sink, str) else self.sink,
+            window=max(1, question_tokens - skipped) if self.window == QUESTION else self.window,
             window_skips=skipped,
-            recent=max(0, question - skipped) if self.recent == QUESTION else self.recent,
+            recent=max(0, question_tokens - skipped) if self.recent == QUESTION else self.recent,
         )
         pairs = policy.pairs(budget, tokens) - policy.unbudgeted
         return replace(

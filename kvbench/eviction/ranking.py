@@ -123,7 +123,10 @@ class Ranking:
         return self.counts_beyond(0, pairs)
 
     def counts_beyond(self, least: int, pairs: int) -> tuple[int, ...]:
-        """Candidates of each head when it keeps its best `least` and the layer its best others, `pairs` in all."""
+        """Return how many candidates each head keeps: its `least` best, then the best others of the layer.
+
+        pairs: candidates that the heads keep in all.
+        """
         if (least, pairs) in self._known:
             return self._known[least, pairs]
         if least == 0:
@@ -145,12 +148,15 @@ class Ranking:
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Look up what `counts_beyond` returns for some arguments, as `Rankings.tally` found it."""
+        """The results of `counts_beyond` by `least` and `pairs`, which `Rankings.tally` fills in."""
         return {}
 
 
 class Rankings(tuple[Ranking, ...]):
-    """The rankings of all layers, in order. stacks: the same ones, of several layers at a time where layers lie so."""
+    """The rankings of all layers, in order.
+
+    stacks: the same rankings, of several layers at a time where these lie in one array.
+    """
 
     stacks: tuple[Ranking, ...]
 
@@ -161,8 +167,9 @@ class Rankings(tuple[Ranking, ...]):
         return rankings
 
     def tally(self, asked: Sequence[tuple[int, int] | None]) -> None:
-        """Find what `counts_beyond` says of every layer of a stack for its `least` and `pairs`, with one wait for the
-        device in all. None: nothing will be asked of a layer.
+        """Compute `counts_beyond` of all layers of stacks for their `least` and `pairs`, with one wait for the device.
+
+        asked: both numbers of each layer; None where nothing will be asked of it.
         """
         found, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
         for stack in self.stacks:

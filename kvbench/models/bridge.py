@@ -120,7 +120,12 @@ class ModelTraits(NamedTuple):
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Return the registered function. Raises UserError for attention features that it does not support."""
+    """Attend in one layer of a model; transformers calls this function.
+
+    query: [cells, heads, new tokens, head_dim]; key and value: [cells, KV heads, new tokens, head_dim]. Returns the
+    outputs [cells, new tokens, heads, head_dim], and None for the weights. Raises UserError for attention features
+    that it does not support.
+    """
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
     unknown = [

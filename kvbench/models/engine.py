@@ -27,7 +27,7 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score, Summed
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.batch import BytesRead, DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler, greedy
@@ -114,6 +114,23 @@ class Generation:
 
 
 @dataclass
+class Answer:
+    """The answer of a cell to one question, or why it has none.
+
+    tokens: read before it since the beginning of the prompt. peak_bytes, evictions: of the cell up to here. read:
+    by its tokens, where that is known. nll: of an answer that was read instead of generated, in nats per token.
+    """
+
+    generation: Generation = field(default_factory=Generation)
+    error: str | None = None
+    tokens: int = 0
+    peak_bytes: int = 0
+    evictions: int = 0
+    read: BytesRead | None = None
+    nll: float | None = None
+
+
+@dataclass
 class Engine:
     """Runs a transformers model over kvbench's own KV caches: prefill, decoding and log-likelihood.
 
@@ -159,12 +176,13 @@ class Engine:
         ids: Int[Tensor, "tokens"],
         windows: Collection[int] = (),
         scores: Collection[Score] = (),
-        block: int | None = None,
+        prefill_chunk: int | None = None,
         summed: Collection[Summed] = (),
     ) -> Prefilled:
-        """Read a prompt block by block, in one if a score wants all hidden states at once. Records the newest rows of
-        every layer for each number in `windows`, raw scores `summed` over all, and what else `scores` ask for, but for
-        repetitions.
+        """Read a prompt, `prefill_chunk` tokens in a pass, all of them if a score wants all hidden states at once.
+
+        Records the newest rows of every layer for each number in `windows`, raw scores `summed` over all rows, and
+        what else `scores` ask for, but for repetitions.
 
         Raises UserError for inputs that the model does not have, such as later queries if no rotation can be undone.
         """
@@ -173,9 +191,9 @@ class Engine:
         hidden_scores = tuple(dict.fromkeys(recorded))
         at_once = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
         at_once = at_once or bridge.traits(self.model).starts_anew
-        block = len(ids) if at_once else block or self.prefill_chunk
+        chunk = len(ids) if at_once else prefill_chunk or self.prefill_chunk
         if self.rope is not None:
-            block = len(ids)
+            chunk = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
         if names := sorted({score.name for score in scores if score.inputs.future_queries or score.inputs.queries}):
@@ -199,7 +217,7 @@ class Engine:
             reader.receive(call._replace(unrotate=rotation.undo) if rotation else call)
 
         with bridge.attention_calls(self.model, receive) if hidden_scores else nullcontext():
-            logits = self._read_prompt(ids, block, reader)
+            logits = self._read_prompt(ids, chunk, reader)
         cache = reader.freeze()
         return replace(self._prefilled(cache, logits, cache.bytes_held), seconds=reader.seconds)
 
@@ -214,10 +232,10 @@ class Engine:
         _, memory = torch.cuda.mem_get_info(self.device)
         return max(1, min(layers - before, int(STACKED * memory) // (numbers * torch.float32.itemsize)))
 
-    def _read_prompt(self, ids: Int[Tensor, "tokens"], block: int, reader: Prefill) -> Float[Tensor, "vocabulary"]:
-        """Logits of the last token of a prompt that is read block by block."""
+    def _read_prompt(self, ids: Int[Tensor, "tokens"], chunk: int, reader: Prefill) -> Float[Tensor, "vocabulary"]:
+        """Return the logits of the last token of a prompt that is read chunk by chunk."""
         logits = torch.empty(0)
-        for part in ids.to(self.device).split(block):
+        for part in ids.to(self.device).split(chunk):
             logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)[0]
             reader.finish_block(len(part))
         return logits
@@ -316,7 +334,7 @@ class Engine:
         """
         clock = time.perf_counter() if clock is None else clock
         answers = [Generation() for _ in range(batch.num_active)]
-        for block in self.blocks(batch, logits, stop, at_least, choose):
+        for block in self.decode_steps(batch, logits, stop, at_least, choose):
             seconds, clock = (time.perf_counter() - clock) / len(block), time.perf_counter()
             for cell in batch.failures:
                 answers[cell].running = False
@@ -334,7 +352,7 @@ class Engine:
                 batch.narrow(unfinished)
         return answers
 
-    def blocks(
+    def decode_steps(
         self,
         batch: DecodeBatch,
         logits: Float[Tensor, "cells vocabulary"],
@@ -392,8 +410,8 @@ class Engine:
     ) -> Float[Tensor, "cells targets"]:
         """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
 
-        Tokens follow those that the caches have read, and are read `block` at a time by at most `tile` caches. Raises
-        UserError for a score that is not finite.
+        Tokens follow those that the caches have read, and are read `block` at a time by at most `max_batch` caches.
+        Raises UserError for a score that is not finite.
         """
         batch = EvictingBatch(caches, self.max_batch, max_new_tokens=len(ids))
         passes = zip(self._evicting_passes(batch, ids[:-1], block), ids[1:].to(self.device).split(block), strict=True)

@@ -33,7 +33,7 @@ Mark = Any
 """A moment: seconds of the host, or an event of a GPU."""
 
 Record = Callable[[int, int, ObservationWindow, int], None]
-"""(layer, rows in all, rows of a pass, how many are known with them) -> keeps them, or what is made of them."""
+"""(layer, rows of the window, its rows in this pass, rows so far) -> None: stores the rows, or adds their scores."""
 
 Together = Callable[[int, int], int]
 """(evictable layers so far, numbers in the keys of the next) -> how many layers lie in one array from there on."""
@@ -103,7 +103,7 @@ class LayerRecord:
 
 
 class Prefill:
-    """The reader of a prompt of `tokens` tokens.
+    """The cache that a prompt of `tokens` tokens is read into.
 
     windows: for each number, that many of the newest rows of every evictable layer are recorded. Each number has its
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must

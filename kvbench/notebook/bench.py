@@ -18,9 +18,9 @@ from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.eviction.policy import Policy
-from kvbench.models.loading.in_memory import folder_of, spec_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.notebook.methods import Method, check_settings, listed, words_of_budgets, words_of_method
+from kvbench.notebook.model_in_memory import folder_of, spec_of
 from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.report import NotebookReport
 from kvbench.notebook.sweep import SCREEN, sweep_and_rows

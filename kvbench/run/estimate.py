@@ -23,7 +23,7 @@ from kvbench.support.errors import UserError
 
 _TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store", "environment")
 STEP_CELLS = 4
-"""A step of decoding takes as long as so many of its cells, and these come on top: 1 to 6 on CPUs."""
+"""A step of decoding has a fixed part, as long as so many cells take (1 to 6 on CPUs), and a part for each cell."""
 ASSUMED_TOKENS = 4096
 """Of a prompt whose length its task does not say."""
 
@@ -87,7 +87,7 @@ def starting(plan: Plan, similar: SimilarRuns, planning: float) -> float:
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """A task of an array: its part of the plan, in which the model of that number is loaded; seconds None: unknown."""
+    """A task of an array: its part of the plan, and the one model that it loads. seconds: None if not known."""
 
     part: Shard
     model: str

@@ -79,8 +79,8 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> HeldCac
     A cache that was prefilled in blocks was evicted from on the way. Raises ValueError for what this prompt or cell
     cannot do.
     """
-    evicted = _evicted(model, cell, shared, copy=True)
-    (result,) = measured([evicted])
+    evicted = _evict(model, cell, shared, copy=True)
+    (result,) = measure_all([evicted])
     return HeldCache(result, evicted.cache, evicted.incremental)
 
 
@@ -90,13 +90,13 @@ def evict_cells(
     """Evict for cells that will answer together; in place of a cell that cannot, the reason. The host waits once for
     what all of them keep.
 
-    copy: whether each has a cache of its own, which may outlive the full one. Otherwise it has none where their batch
-    will copy what it keeps.
+    copy: give each cell a cache of its own, which may outlive the full one. False where a decode batch copies the kept
+    pairs next: that saves one copy of them.
     """
     outcomes: list[Evicted | ValueError] = []
     for cell in cells:
         try:
-            outcomes.append(_evicted(model, cell, shared, copy))
+            outcomes.append(_evict(model, cell, shared, copy))
         except ValueError as error:
             outcomes.append(error)
     start = time.perf_counter()
@@ -104,14 +104,14 @@ def evict_cells(
     evicted = [outcome for outcome in outcomes if isinstance(outcome, Evicted)]
     waited = (time.perf_counter() - start) / max(1, len(evicted))
     timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
-    results = iter(measured(timed))
+    results = iter(measure_all(timed))
     return [
         outcome if isinstance(outcome, ValueError) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
     ]
 
 
-def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
+def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
     """Evict for one cell; `copy`: to a cache of its own, for which the host waits."""
     full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
@@ -123,8 +123,8 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
     eviction.check(full)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(full):
-        full, repeat_seconds = repeated(model, shared, eviction.score.inputs.repeat)
-        rankings, ranking_seconds = ranked(model, shared, eviction, full)
+        full, repeat_seconds = with_repetition(model, shared, eviction.score.inputs.repeat)
+        rankings, ranking_seconds = rankings_of(model, shared, eviction, full)
         seconds = repeat_seconds + ranking_seconds
     start = clock(model) if copy else time.perf_counter()
     decision = eviction.decide(full, rankings)
@@ -146,7 +146,11 @@ def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Evicti
     """Return the eviction of a cell for a prompt, or for its first `tokens`."""
     tokens = len(prompt.context) if tokens is None else tokens
     policy = cell.policy.resolve(
-        prompt.prefix_tokens, tokens, cell.budget, prompt.question_tokens, prompt.suffix_tokens
+        prompt.prefix_tokens,
+        tokens,
+        cell.budget,
+        question_tokens=prompt.question_tokens,
+        suffix_tokens=prompt.suffix_tokens,
     )
     return Eviction(policy, cell.score, cell.budget)
 
@@ -161,14 +165,16 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
     return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
 
 
-def batch_of(engine: Engine, compressed: list[HeldCache], max_new_tokens: int, question_tokens: int = 0) -> DecodeBatch:
+def batch_of(
+    engine: Engine, held_caches: list[HeldCache], max_new_tokens: int, question_tokens: int = 0
+) -> DecodeBatch:
     """Return the decode batch of cells that share a holder; all of them evict from the answer too, or none does.
 
     question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
     soon as the batch has its copy.
     """
-    cells = list(compressed)
-    compressed.clear()
+    cells = list(held_caches)
+    held_caches.clear()
     holder, caches = cells[0].result.cell.held, [cell.cache for cell in cells]
     assert all(cell.result.cell.held == holder for cell in cells), "cells of a batch share one holder"
     evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
@@ -192,8 +198,10 @@ def clock(model: LoadedModel) -> float:
     return time.perf_counter()
 
 
-def repeated(model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetition | None) -> tuple[KVCache, float]:
-    """Return the cache with the record of a repetition, if a score asks for one."""
+def with_repetition(
+    model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetition | None
+) -> tuple[KVCache, float]:
+    """Return the cache with the record of a repetition, if a score asks for one, and the seconds that it took."""
     if repeat is None:
         return shared.cache, 0.0
     if repeat not in shared.repeated:
@@ -203,10 +211,13 @@ def repeated(model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetitio
     return shared.repeated[repeat]
 
 
-def ranked(
+def rankings_of(
     model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
 ) -> tuple[tuple[Ranking, ...], float]:
-    """Return the rankings of an eviction, and of other policies with the same raw scores if all can be ranked."""
+    """Return the rankings of an eviction, and the seconds that they took.
+
+    Policies of other cells with the same raw scores are ranked at the same time, if all can be.
+    """
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
         start = clock(model)
@@ -236,17 +247,17 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 def measure(cell: Cell, cache: Held, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
     """Measure the kept set of a cell and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
-    (result,) = measured([Evicted(cell, cache, kept, seconds)])
+    (result,) = measure_all([Evicted(cell, cache, kept, seconds)])
     return result
 
 
-def measured(evicted: Sequence[Evicted]) -> list[EvictionResult]:
-    """`measure` for several cells."""
+def measure_all(evicted: Sequence[Evicted]) -> list[EvictionResult]:
+    """Measure several cells: the host waits for all masks at once."""
     on_host = iter(_on_host([mask for each in evicted for mask in each.kept]))
-    return [_measured(each, list(islice(on_host, len(each.kept)))) for each in evicted]
+    return [_result_of(each, list(islice(on_host, len(each.kept)))) for each in evicted]
 
 
-def _measured(evicted: Evicted, kept: Sequence[Kept]) -> EvictionResult:
+def _result_of(evicted: Evicted, kept: Sequence[Kept]) -> EvictionResult:
     cell, cache = evicted.cell, evicted.cache
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     return EvictionResult(

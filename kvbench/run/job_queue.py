@@ -161,7 +161,7 @@ class JobQueue:
         return plan
 
     def check(self) -> None:
-        """Raise Stopped if the run was asked to stop."""
+        """Raise StopRequested if the run was asked to stop."""
         reason = self._run_context.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
         if reason is not None:
             raise StopRequested(reason)

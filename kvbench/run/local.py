@@ -109,9 +109,9 @@ class OneByOne:
                     if (name := hashes.get(sample.id)) is not None:
                         texts = made.token_texts.get(name)
                         made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
-                block = {} if made.block is None else {"prefill_chunk": made.block}
+                chunk = {} if made.chunk is None else {"prefill_chunk": made.chunk}
                 for place, row in enumerate(made.rows):
-                    if other := block | ({"steps": made.stepped[row.cell]} if row.cell in made.stepped else {}):
+                    if other := chunk | ({"steps": made.stepped[row.cell]} if row.cell in made.stepped else {}):
                         made.rows[place] = replace(row, environment=self._environment(**other))
                 result.add(made)
         except OverLimit:

@@ -61,16 +61,18 @@ def is_copied_later(cell: Cell) -> bool:
 
 
 def observed_rows(
-    cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0
+    cell: Cell, prefix_tokens: int, tokens: int, question_tokens: int = ASSUMED_QUESTION, suffix_tokens: int = 0
 ) -> tuple[set[int], Summed | None]:
-    """Return how many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come
-    first, `question` from the question on and `tail` behind the user's text; and the raw scores that are summed over
-    all queries instead, while the prompt is read.
+    """Return how many of the newest queries are recorded for a cell of a prompt of `tokens`; and the raw scores that
+    are summed over all queries instead, while the prompt is read.
+
+    The other numbers are as of `kvbench.models.prompts.prompt.Prompt`.
     """
     scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
         return set(), None
-    policy = cell.policy.resolve(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
+    asked = question_tokens or ASSUMED_QUESTION
+    policy = cell.policy.resolve(prefix_tokens, tokens, cell.budget, asked, suffix_tokens)
     applied = {policy.step_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
     if cell.schedule.decode_every is None and not policy.layers.reads_rows and sums_rows(policy, cell.score):
         evicts = policy.layers.official_divides_all or not policy.keeps_all(cell.budget, tokens)

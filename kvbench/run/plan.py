@@ -23,7 +23,6 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import Claim, check
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
-from kvbench.tasks.data.record import altered_files
 from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -40,15 +39,10 @@ def describe(part: Any) -> Description:
 
 
 def describe_task(task: Task) -> Description:
-    """Return a task without its number of samples and the folder of its data; the hash of its data is included, and
-    which of its files differ from the lock.
-    """
+    """Return a task without its number of samples and the folder of its data; the hash of its data is included."""
     parts = describe(task).items()
     description = {name: value for name, value in parts if name not in task.left_out}
-    description |= task.identity()
-    if differing := altered_files(task):
-        description["data_altered"] = list(differing)
-    return description | {"version": task.version}
+    return description | task.identity() | {"version": task.version}
 
 
 @lru_cache

@@ -14,9 +14,8 @@ from kvbench.eviction.schedule import TURN
 from kvbench.eviction.scores.score import Summed
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.conversation import Answer, Question, converse
-from kvbench.models.decode.next_token import Choice, Sampled, Sampler, TeacherForced, greedy, uniforms
-from kvbench.models.engine import Engine, Generation
+from kvbench.models.decode.next_token import Sampled, Sampler, TeacherForced, greedy, uniforms
+from kvbench.models.engine import Answer, Engine, Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
 from kvbench.models.prompts.reasoning import final_of_ids, turn_before
@@ -52,15 +51,22 @@ BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
 
 def run_prefill_job(
-    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+    model: LoadedModel,
+    job: PrefillJob,
+    samples: Sequence[Sample],
+    environment: str,
+    detail: KeptDetail = "none",
+    decoding: "type[DecodeJob] | None" = None,
 ) -> JobResult:
     """Return rows of a job, by sample and cell in the order of the job. `samples` are those that it names.
 
     Questions of one context start from the same full cache, evicted from once for each cell. What a sample or a cell
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
     the others go on.
+
+    decoding: what follows the prefill; by default one answer to each question.
     """
-    result, decode_job = begin_job(model, job, samples, environment, detail)
+    result, decode_job = begin_job(model, job, samples, environment, detail, decoding)
     if decode_job is not None:
         decode_job.run()
     result.sort()
@@ -68,7 +74,12 @@ def run_prefill_job(
 
 
 def begin_job(
-    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+    model: LoadedModel,
+    job: PrefillJob,
+    samples: Sequence[Sample],
+    environment: str,
+    detail: KeptDetail = "none",
+    decoding: "type[DecodeJob] | None" = None,
 ) -> "tuple[JobResult, DecodeJob | None]":
     """Prefill for a job: its result so far, with the rows that have an error already, and what follows for the others,
     if any.
@@ -99,52 +110,52 @@ def begin_job(
         result.fail(sample, reason, unread, prompts[sample.id])
     if timed_prefill is None:
         return result, None
-    result.block = timed_prefill.block
+    result.chunk = timed_prefill.chunk
     prefilled = timed_prefill.prefilled
     shared = SharedPrefill(prefilled.cache, prompts[prompted[0].id], cells, summed=prefilled.seconds)
-    return result, DecodeJob(model, prompted, prompts, timed_prefill, shared, result)
+    return result, (decoding or DecodeJob)(model, prompted, prompts, timed_prefill, shared, result)
 
 
 def _prefill_what_fits(
     model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell]
 ) -> tuple[TimedPrefill | None, Sequence[Cell], str]:
-    """Prefill, on a GPU in one pass where that fits; when memory runs out, in smaller blocks, then without the cells
+    """Prefill, on a GPU in one pass where that fits; when memory runs out, in smaller chunks, then without the cells
     for which all queries are recorded.
 
-    Returns what was read, the cells it was read for, and why not for the others. A block for which memory ran out is
+    Returns what was read, the cells it was read for, and why not for the others. A chunk for which memory ran out is
     not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    exhausted, tokens, chunk = engine.counters.oom_at, len(prompt.context), engine.prefill_chunk
-    blocks = list(dict.fromkeys((block_of(engine, prompt, cells), chunk)))
-    if _may_choose_block(engine, cells[0]):
-        blocks += [block for block in (chunk // 4, chunk // 16) if 0 < block < tokens]
+    exhausted, tokens, usual = engine.counters.oom_at, len(prompt.context), engine.prefill_chunk
+    chunks = list(dict.fromkeys((chunk_of(engine, prompt, cells), usual)))
+    if _may_choose_chunk(engine, cells[0]):
+        chunks += [chunk for chunk in (usual // 4, usual // 16) if 0 < chunk < tokens]
     light = [cell for cell in cells if tokens not in _recorded(cell, prompt)[0]]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
         records_all = len(part) > len(light)
-        for block in blocks:
-            size = block if block <= chunk else 0
+        for chunk in chunks:
+            size = chunk if chunk <= usual else 0
             fewest = exhausted.get((size, records_all), math.inf)
-            if tokens >= fewest and block != blocks[-1]:
+            if tokens >= fewest and chunk != chunks[-1]:
                 continue
-            read = memory.catch_oom(partial(prefill, model, prompts, part, block), engine)
+            read = memory.catch_oom(partial(prefill, model, prompts, part, chunk), engine)
             if isinstance(read, TimedPrefill):
-                return (read if block == chunk else replace(read, block=size or ALL)), part, reason
+                return (read if chunk == usual else replace(read, chunk=size or ALL)), part, reason
             reason, exhausted[size, records_all] = read, min(tokens, fewest)
     return None, (), reason
 
 
-def block_of(engine: Engine, prompt: Prompt, cells: Sequence[Cell]) -> int:
+def chunk_of(engine: Engine, prompt: Prompt, cells: Sequence[Cell]) -> int:
     """Return how many tokens a pass over a prompt should read for these cells: all, or as many as usual."""
     recorded = [_recorded(cell, prompt) for cell in cells]
     rows, sums = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
-    tokens, chooses = len(prompt.context), _may_choose_block(engine, cells[0])
+    tokens, chooses = len(prompt.context), _may_choose_chunk(engine, cells[0])
     at_once = chooses and memory.reads_at_once(engine, tokens, sum(rows), len(sums))
     return tokens if at_once else engine.prefill_chunk
 
 
-def _may_choose_block(engine: Engine, cell: Cell) -> bool:
+def _may_choose_chunk(engine: Engine, cell: Cell) -> bool:
     """Return whether the number of tokens of a pass changes no more than last bits."""
     return engine.rope is None and cell.score.inputs.hidden_states != "prompt" and cell.schedule.prefill_block is None
 
@@ -209,55 +220,54 @@ class DecodeJob:
         Raises RuntimeError if memory runs out.
         """
         self._limit_rankings()
-        compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
-        return list(compressed.values())
+        held_caches = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
+        return list(held_caches.values())
 
     def _evict(self, units: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
         """Return the caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict.
         copy: as of `evict_cells`.
         """
-        compressed, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in units}.values())
+        held_caches, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in units}.values())
         for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
             if isinstance(outcome, HeldCache):
-                compressed[cell.id] = outcome
+                held_caches[cell.id] = outcome
                 continue
             for unit in units:
                 if unit[0] is cell:
                     self._fail(part, unit, str(outcome))
-        return compressed
+        return held_caches
 
     def _evict_and_answer(self, units: list[CellAnswer]) -> None:
         """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
         part = self.result.part()
-        compressed = self._evict(units, part)
-        questions = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
-        if units[0][0].task.turns == "own":  # a conversation answers all of them
-            questions = [list(self.samples)]
+        held_caches = self._evict(units, part)
+        questions = self.together()
         for samples in questions:
             caches, missing_samples = list[HeldCache](), list[list[Sample]]()
             for cell, draw in units:
                 drawn = [sample for sample in samples if sample.id % self.draws == draw]
                 missing = [sample for sample in drawn if (cell.id, sample.id) in part.job.places]
-                if missing and cell.id in compressed:
-                    caches.append(compressed[cell.id])
+                if missing and cell.id in held_caches:
+                    caches.append(held_caches[cell.id])
                     missing_samples.append(missing)
             if samples is questions[-1]:
-                compressed.clear()  # the decode batch frees each cache once it has its copy
+                held_caches.clear()  # the decode batch frees each cache once it has its copy
             if caches:
                 self._answer(caches, missing_samples, part)
         self.result.add(part)
+
+    def together(self) -> list[list[Sample]]:
+        """Return the samples that one decode batch answers, batch by batch: the answers to one question."""
+        return [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
 
     def _answer(self, caches: list[HeldCache], samples: Sequence[Sequence[Sample]], part: JobResult) -> None:
         """Decode one batch, each cache for its samples, and record their rows. The list of caches is emptied."""
         model, evictions, start = self.model, [cache.result for cache in caches], clock(self.model)
         lasts, task = [each[-1] for each in samples], evictions[0].cell.task
-        room, decode = max(len(self.prompts[last.id].question) + last.own_tokens for last in lasts), self._generate
-        if task.turns == "own":
-            room, decode = min(room, model.max_length - self.prefill.prefilled.cache.num_tokens), self._converse
-        batch = batch_of(model.engine, caches, room, len(self.prompts[lasts[0].id].first_question))
+        batch = batch_of(model.engine, caches, self.room(lasts), len(self.prompts[lasts[0].id].first_question))
         layout_seconds = (clock(model) - start) / len(evictions)
         stop = ends(model.tokenizer, task, model.stop)
-        answers = decode(batch, task, lasts, stop)
+        answers = self.decode(batch, task, lasts, stop)
         if model.engine.gpus and batch.stepped is not None:
             part.stepped |= {eviction.cell.id: batch.stepped for eviction in evictions}
         del batch  # a second request may need its memory
@@ -267,7 +277,11 @@ class DecodeJob:
                 subject = sample, self.prompts[sample.id], eviction, self.prefill.facts
                 record_answer(model, part, *subject, cell_answers[sample.id], stop, seconds)
 
-    def _generate(
+    def room(self, samples: Sequence[Sample]) -> int:
+        """Return the most tokens that follow what the cells of a batch kept, each up to its sample's answer."""
+        return max(len(self.prompts[sample.id].question) + sample.own_tokens for sample in samples)
+
+    def decode(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
     ) -> list[dict[int, Answer]]:
         """Return the answers to one question, of each cell to its sample, by sample."""
@@ -275,7 +289,7 @@ class DecodeJob:
         choose: Sampler = greedy
         if task.temperature:
             drawn = samples[0].drawn
-            numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
+            numbers = [self.uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
             on_device = torch.tensor(np.stack(numbers, axis=1), device=self.model.engine.device)
             choose = Sampled(task.temperature, task.top_p, on_device)
         engine, question = self.model.engine, torch.tensor(prompt.question) if prompt.question else None
@@ -290,31 +304,8 @@ class DecodeJob:
                 answer.nll = forced.losses[:, cell].double().mean().item()
         return [{sample.id: answer} for sample, answer in zip(samples, answers, strict=True)]
 
-    def _converse(
-        self, batch: DecodeBatch, task: Task, lasts: Sequence[Sample], stop: Collection[int]
-    ) -> list[dict[int, Answer]]:
-        """Return the answers of conversations up to their last turns that lack a row, by sample."""
-        model, draws = self.model, self.draws
-        turns = [zip(self.prompts[last.id].turns, (*last.earlier, last), strict=True) for last in lasts]
-        questions = [[Question(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
-        samples = [range(last.id - draws * len(last.earlier), last.id + 1, draws) for last in lasts]
-        uniforms_of = [
-            [self._uniforms(sample, turn.max_new_tokens + 1) for sample, turn in zip(*each, strict=True)]
-            for each in zip(samples, questions, strict=True)
-            if task.temperature
-        ]  # one more than an answer has: a cell that has ended is still asked
-
-        def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Choice:
-            if not task.temperature:
-                return greedy(logits)
-            row = [of_turns[turn][step] for of_turns, (turn, step) in zip(uniforms_of, places, strict=True)]
-            return Sampled(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
-
-        prefilled, at_least, most = self.prefill.prefilled, task.min_new_tokens, model.max_length
-        answers = converse(model.engine, prefilled, batch, questions, stop, at_least, choose, most)
-        return [dict(zip(*each, strict=True)) for each in zip(samples, answers, strict=True)]
-
-    def _uniforms(self, sample: int, steps: int) -> np.ndarray:
+    def uniforms(self, sample: int, steps: int) -> np.ndarray:
+        """Return the random numbers that draw the first tokens of a sample's answer."""
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
     def _fail(self, result: JobResult, unit: CellAnswer, error: str) -> None:
@@ -414,7 +405,7 @@ def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
 
 
 def prefill(
-    model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell], tokens_per_pass: int | None = None
+    model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell], chunk: int | None = None
 ) -> TimedPrefill:
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
@@ -423,7 +414,7 @@ def prefill(
     windows, summed = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
-        prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass, summed)
+        prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], chunk, summed)
     else:
         cell = cells[0]  # the others differ in their holders alone
         if block == TURN:
@@ -436,7 +427,11 @@ def prefill(
 def _recorded(cell: Cell, prompt: Prompt) -> tuple[set[int], Summed | None]:
     """Return how many of the newest queries of a prompt are recorded for a cell, and what is summed over all."""
     return memory.observed_rows(
-        cell, prompt.prefix_tokens, len(prompt.context), prompt.question_tokens, prompt.suffix_tokens
+        cell,
+        prompt.prefix_tokens,
+        len(prompt.context),
+        question_tokens=prompt.question_tokens,
+        suffix_tokens=prompt.suffix_tokens,
     )
 
 

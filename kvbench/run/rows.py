@@ -29,11 +29,11 @@ class PrefillFacts:
 
 @dataclass(frozen=True)
 class TimedPrefill:
-    """The prefill of a context, and its seconds. block: tokens of a pass, `all` for one, if not as many as usual."""
+    """The prefill of a context, and its seconds. chunk: tokens of a pass, `all` for one, if not as many as usual."""
 
     prefilled: "Prefilled"
     seconds: float
-    block: int | str | None = None
+    chunk: int | str | None = None
 
     @property
     def facts(self) -> PrefillFacts:
@@ -46,10 +46,12 @@ class TimedPrefill:
 
 @dataclass(frozen=True)
 class EvictionResult:
-    """Kept set of a cell, measured right after it.
+    """Kept set of a cell, measured right after its eviction.
 
-    kept_tokens: mean over heads and layers; None without a layer that could be evicted from. layers: those that could
-    be, with the lengths and packed masks of their cache heads. seconds: None if they are a part of the prefill.
+    kept_tokens: KV pairs kept, the mean over cache heads and layers; None without a layer that could be evicted from.
+    layers: the numbers of the layers that could be. lengths: [layers][cache heads] KV pairs kept. masks: [layers][cache
+    heads] which tokens are kept, one bit each (`numpy.packbits`). seconds: of scoring and eviction; None if they are a
+    part of the prefill.
     """
 
     cell: Cell
@@ -66,7 +68,7 @@ class EvictionResult:
 class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
-    environment: the id that rows name. block: as of `TimedPrefill`.
+    environment: the id that rows name. chunk: as of `TimedPrefill`.
     token_texts: of prompts by their hash, if positions are recorded. stepped: how a GPU launched the steps of cells.
     """
 
@@ -78,7 +80,7 @@ class JobResult:
     curves: list[Curve] = field(default_factory=list)
     prompts: list[PromptRecord] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
-    block: int | str | None = None
+    chunk: int | str | None = None
     token_texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stepped: dict[str, str] = field(default_factory=dict)
 

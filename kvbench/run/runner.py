@@ -17,7 +17,7 @@ from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import StopRequested
 
 
-class Claims(Protocol):
+class JobSource(Protocol):
     """Which jobs of a plan this process makes: those that it takes, of one group at a time."""
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
@@ -49,7 +49,7 @@ class Claims(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise Stopped if the run was asked to stop."""
+        """Raise StopRequested if the run was asked to stop."""
         ...
 
 
@@ -64,7 +64,7 @@ class Opened:
 def run(
     plan: Plan,
     results: ResultsFolder,
-    claiming: AbstractContextManager[Claims],
+    jobs: AbstractContextManager[JobSource],
     progress: Progress | None = None,
     kept: KeptDetail = "none",
     opened: Opened | None = None,
@@ -79,7 +79,7 @@ def run(
     rows with an error.
 
     Raises ValueError or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make
-    its samples; Stopped, between two jobs, if the run was asked to stop.
+    its samples; StopRequested, between two jobs, if the run was asked to stop.
     """
     began, work = time.perf_counter(), plan.by_model()
     backends = {model: backend_of(model) for model in work}
@@ -87,17 +87,17 @@ def run(
     for model, groups in work.items():
         for group in groups:
             backends[model].check(prepared[model], group)
-    with claiming as claims:
-        running = _Run(results, claims, progress or Unseen(), kept, opened or Opened(), began)
-        plan = claims.left(plan)
+    with jobs as source:
+        running = _Run(results, source, progress or Unseen(), kept, opened or Opened(), began)
+        plan = source.left(plan)
         while plan.rows_to_do:
             left = sum(len(group.jobs) for group in plan.groups)
             for model, groups in plan.by_model().items():
                 for group in groups:
                     running.run_group(backends[model], prepared[model], group, left)
                     left -= len(group.jobs)
-            plan = claims.wait(plan)
-        claims.request()  # where other processes made everything
+            plan = source.wait(plan)
+        source.request()  # where other processes made everything
     running.outcome.add(running.works)
     return running.outcome
 
@@ -108,13 +108,13 @@ class _Run:
     def __init__(
         self,
         results: ResultsFolder,
-        claims: Claims,
+        source: JobSource,
         progress: Progress,
         kept: KeptDetail,
         opened: Opened,
         began: float,
     ) -> None:
-        self._results, self._claims, self._progress = results, claims, progress
+        self._results, self._source, self._progress = results, source, progress
         self._kept: KeptDetail = kept
         self._opened, self._began = opened, began
         self.works: list[Work] = []
@@ -129,7 +129,7 @@ class _Run:
         with ExitStack() as stack:
             try:
                 for place, (planned, samples) in enumerate(jobs_with_samples(prepared.tokenizer, group)):
-                    job = self._claims.take(group, planned)
+                    job = self._source.take(group, planned)
                     if job is None:
                         self._progress.elsewhere(len(planned.places))
                         continue
@@ -139,7 +139,7 @@ class _Run:
                         self._request(group)
                     missing = [sample for sample in samples if sample.id in job.missing]
                     unrecorded = left - place + procedure.num_waiting
-                    self._record(procedure.make(job, missing, self._claims.share(unrecorded)))
+                    self._record(procedure.make(job, missing, self._source.share(unrecorded)))
             except StopRequested:
                 if procedure is not None:
                     self._record(procedure.finish())
@@ -149,7 +149,7 @@ class _Run:
 
     def _request(self, group: PrefillGroup) -> None:
         """Write the request, and what the rows of a group name: cells and code."""
-        self._claims.request()
+        self._source.request()
         for cell in group.cells:
             self._results.write_cell(cell.id, cell.description)
             if cell.code.parts is not None:
@@ -157,21 +157,21 @@ class _Run:
 
     def _record(self, results: Iterable[JobResult]) -> None:
         for made in results:
-            result = self._claims.record(made)
+            result = self._source.record(made)
             if result is not None:
                 self.outcome.rows += len(result.rows)
                 self.outcome.errors += sum(row.error is not None for row in result.rows)
                 self._progress.recorded(result.rows)
 
     def _session(self, backend: Backend, prepared: Prepared, spec: ModelSpec) -> Session:
-        """Return the model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
+        """Return the model, kept until another one is needed. Raises StopRequested if a stop was asked for."""
         if self._opened.session is None or self._opened.spec != spec:
             began = time.perf_counter() if self.works else self._began  # the first with the checks of all models
             self._opened.session = None  # first, so that there is room for the next
             self._opened.spec, self._opened.session = spec, backend.open(prepared, self._results, self._progress)
             if spec.runs_here:
-                self._claims.loaded(spec.label, time.perf_counter() - began)
-            self._claims.check()
+                self._source.loaded(spec.label, time.perf_counter() - began)
+            self._source.check()
         work = self._opened.session.work
         if not any(work is other for other in self.works):
             self.works.append(work)

@@ -1,5 +1,6 @@
 """Files that are read whole, up to a size: a file of others may be sparse, and claim any."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
@@ -14,6 +15,12 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
     """Return the bytes of a file. Raises UserError for more than `most`."""
     check_size(path, most)
     return path.read_bytes()
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_size(path: Path, most: int = LARGEST) -> None:

@@ -17,7 +17,9 @@ from string import Formatter
 from typing import Any, TypeVar
 
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data.lock import Source, read_lock
+from kvbench.tasks.data.record import altered
 
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
@@ -65,8 +67,11 @@ class FromFiles(ABC):
         return self.hash_data()
 
     def identity(self) -> dict[str, Any]:
-        """Return the hash of its data. Raises MissingFile."""
-        return {} if self.data_sha256 is None else {"data_sha256": self.data_sha256}
+        """Return the hash of its data, and which files differ from the lock or their download. Raises MissingFile."""
+        if self.data_sha256 is None:
+            return {}
+        differing = altered(folder(self.root), self.files, self.data_sha256)
+        return {"data_sha256": self.data_sha256} | ({"data_altered": list(differing)} if differing else {})
 
     def check_unchanged(self) -> None:
         """Raise MissingFile if the files no longer fit `data_sha256`: what was read of them is unknown."""
@@ -155,12 +160,6 @@ def own_file(path: str, form: str) -> Path:
     if not (file := Path(own_name(path))).is_file():
         raise MissingFile(f"task.path={path}: no such file; {form}")
     return file
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @remembered

@@ -73,7 +73,6 @@ class Likelihood(Task):
     unit = "nats per token"
     better = "lower"
     max_new_tokens = 0
-    procedure = "kvbench.run.perplexity:Perplexity"
     has_prompts = False
     scores_text = True
     in_blocks = False  # whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time
@@ -85,6 +84,10 @@ class Likelihood(Task):
                 f"task.context_length={self.context_length}: allowed: 1 or more, the tokens that are scored"
             )
         refuse_prompt_settings(self)
+
+    @property
+    def procedure(self) -> str:
+        return "kvbench.run.perplexity:Perplexity"
 
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()

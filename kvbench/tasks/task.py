@@ -50,9 +50,10 @@ class Sample:
 
     A chat template wraps context and question; the answer prefix follows it, as the beginning of the answer.
     choices: the possible answers (classes, options), if the metric must know them. question_number: counts from 1 if
-    several questions are asked about one context. kind: the type of the question in a mixed task. opening: the text
-    that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
-    of a conversation before the question, as role and text, for a chat template; without one `context` is read.
+    several questions are asked about one context. kind: the type of the question in a mixed task. context_prefix: the
+    text that begins every context of the task, such as an instruction; its tokens are a part of `Prompt.prefix_tokens`.
+    messages: turns of a conversation before the question, as role and text, for a chat template; without one `context`
+    is read.
     earlier: the turns before the question in one conversation about the context.
     second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
     before this one could have, whose random numbers are used up. text_in_common: the part of the context that other
@@ -230,8 +231,6 @@ class Task(TaskSettings, ABC):
     samples: int
     seed: int
     max_new_tokens: int
-    procedure: ClassVar[str] = "kvbench.run.answers:Answers"
-    """What makes rows of its samples, a `kvbench.run.procedure.Procedure`, as module:class."""
     report: ClassVar[str] = "run"
     """The report that shows its rows after a run."""
     left_out: ClassVar[tuple[str, ...]] = ("samples", "repeats", "root")
@@ -253,6 +252,11 @@ class Task(TaskSettings, ABC):
     @abstractmethod
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
+
+    @property
+    def procedure(self) -> str:
+        """Return what makes rows of its samples, a `kvbench.run.procedure.Procedure`, as module:class."""
+        return "kvbench.run.conversations:Conversations" if self.turns == "own" else "kvbench.run.answers:Answers"
 
     def claims(self) -> Iterator[Claim]:
         """Return what its protocol needs of other settings, and what it makes untrue for them."""

@@ -80,10 +80,9 @@ def make(
 
 @contextmanager
 def _requesting_answers(sweep: Sweep) -> Iterator[None]:
-    """Yield when the block refuses, request no cell of a model that has not answered: reports would miss its rows for
-    ever.
+    """If the block raises a refusal, withdraw the cells of the models that have no row yet.
 
-    Of a part of a sweep, the models of that part alone.
+    Reports would miss their rows for ever. In a part of a sweep only the models of that part count.
     """
     try:
         yield
@@ -137,8 +136,8 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
             stop=stop,
             tell=screen.tell,
         )
-        claims = JobQueue(sweep.results, _with_devices(run_context, sweep.plan))
-        outcome = run(sweep.plan, sweep.results, claims, progress, sweep.where.kept, opened)
+        jobs = JobQueue(sweep.results, _with_devices(run_context, sweep.plan))
+        outcome = run(sweep.plan, sweep.results, jobs, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
     shared = f" from {count_noun(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (

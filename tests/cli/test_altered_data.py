@@ -11,9 +11,9 @@ from kvbench.records import Recorder, ResultsFolder, read_rows
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.rows import load_table
 from kvbench.run import local
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data import record
 from kvbench.tasks.data.record import PullRecord, altered
-from kvbench.tasks.files import sha256_of
 from tests.cli.conftest import Command
 
 ROW = {"question": "Two and two?", "answer": "So. #### 4"}

@@ -151,17 +151,17 @@ def test_what_is_no_part_is_refused(part: dict) -> None:
 def test_a_window_that_skips_the_template_ends_with_the_users_text() -> None:
     """The tokens behind it are kept beside the recent ones, inside the budget; later evictions skip none."""
     policy = Policy("p", window=16, window_skips="template", sink=2, recent=8)
-    of_prompt = policy.resolve(11, 100, TokenBudget(40), tail=5)
+    of_prompt = policy.resolve(11, 100, TokenBudget(40), suffix_tokens=5)
     assert (of_prompt.skipped, of_prompt.recent_tokens, of_prompt.protected_tail, of_prompt.protected) == (5, 8, 13, 15)
     assert of_prompt.recorded(100) == {21} and of_prompt.recorded(12) == {12}
     assert of_prompt.decoding == Policy("p", window=16, sink=2, recent=8)
     assert policy.resolve(11, 100, TokenBudget(40)).window_skips == 0
-    assert policy.resolve(11, 4, TokenBudget(40), tail=5).window_skips == 3  # one query is left to observe
-    whole = Policy("p", window="all", window_skips="template").resolve(0, 100, TokenBudget(40), tail=5)
+    assert policy.resolve(11, 4, TokenBudget(40), suffix_tokens=5).window_skips == 3  # one query is left to observe
+    whole = Policy("p", window="all", window_skips="template").resolve(0, 100, TokenBudget(40), suffix_tokens=5)
     assert whole.recorded(100) == {100}
 
 
 def test_a_window_of_the_question_skips_the_template_too() -> None:
     policy = Policy("p", window="question", window_skips="template", recent="question")
-    of_prompt = policy.resolve(11, 100, TokenBudget(40), question=20, tail=5)
+    of_prompt = policy.resolve(11, 100, TokenBudget(40), question_tokens=20, suffix_tokens=5)
     assert (of_prompt.window, of_prompt.skipped, of_prompt.protected_tail) == (15, 5, 20)

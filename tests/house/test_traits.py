@@ -54,7 +54,7 @@ def test_every_procedure_and_backend_that_is_named_is_one() -> None:
     texts = (node.value for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     found = {text: resolve_name(text) for text in texts if isinstance(text, str) and NAMED.fullmatch(text)}
     for kind, names in (
-        (Procedure, ("Answers", "Perplexity", "Timings")),
+        (Procedure, ("Answers", "Conversations", "Perplexity", "Timings")),
         (Backend, ("IndexedLocal", "Local", "Servers")),
     ):
         needed = {name for name in vars(kind) if not name.startswith("_")}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.documented import DOCS, PAGES, prose
-from tests.repository import code
+from tests.repository import ROOT, code
 
 CODE = code()
 MOST = {"that of, those of": 29, "docstrings that begin with What": 0, "long sentences": 3}
@@ -43,6 +43,41 @@ def test_hard_words_grow_fewer() -> None:
         "long sentences": sum(len(sentence.split()) > LONGEST for page in PAGES for sentence in sentences(page)),
     }
     assert {name: count for name, count in found.items() if count > MOST[name]} == {}
+
+
+def defined(file: Path) -> set[str]:
+    """Names that a file assigns, defines or imports, at its top or in its classes."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names
+
+
+def test_what_docstrings_name_is_there() -> None:
+    """`kvbench.package.module.Name`: a rename leaves no old name behind."""
+    found = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in CODE
+        for text in docstrings(file)
+        for name in re.findall(r"`(kvbench(?:\.\w+){2,})", text)
+        if not is_there(name.split("."))
+    ]
+    assert found == []
+
+
+def is_there(parts: list[str]) -> bool:
+    """Whether a dotted name is a package, a module, or something in one."""
+    for end in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:end])
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return set(parts[end:]) <= defined(file)
+    return False
 
 
 def words(page: Path) -> int:

@@ -29,6 +29,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import build
 from kvbench.records import Row
+from kvbench.run.conversations import ConversationJob
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import hash_ids
@@ -77,8 +78,10 @@ def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[C
 
 
 def rows_of(model: LoadedModel, sweep: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
-    job_samples = answered(task, samples)
-    return run_prefill_job(model, PrefillJob({sample: tuple(sweep) for sample in samples}), job_samples, "here").rows
+    job, decoding = PrefillJob({sample: tuple(sweep) for sample in samples}), None
+    if task.turns == "own":
+        decoding = ConversationJob
+    return run_prefill_job(model, job, answered(task, samples), "here", decoding=decoding).rows
 
 
 def conversed(
@@ -188,7 +191,7 @@ def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, sche
         assert [row.outcome() for row in rows_of(model, [cell], [0])] == own[:1]
         assert [row.outcome() for row in rows_of(model, [cell], [1, 2])] == own[1:]
     part = PrefillJob({1: sweep[:2], 2: sweep[1:]})
-    rows = run_prefill_job(model, part, answered(TASK, [1, 2]), "here").rows
+    rows = run_prefill_job(model, part, answered(TASK, [1, 2]), "here", decoding=ConversationJob).rows
     assert [row.outcome() for row in rows] == [together[at].outcome() for at in (4, 5, 9, 10, 11)]
 
 

@@ -234,9 +234,9 @@ def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
 
     monkeypatch.setattr(JointBatch, "add", adding)
     results = ResultsFolder(tmp_path / "out")
-    claims = JobQueue(results, RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None))
+    jobs = JobQueue(results, RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None))
     with pytest.raises(StopRequested):
-        runner.run(plan(planned, set()), results, claims, Silent())
+        runner.run(plan(planned, set()), results, jobs, Silent())
     assert sorted(row.sample for row in read_rows(tmp_path / "out")) == [0, 0, 1, 1]
 
 

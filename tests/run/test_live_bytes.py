@@ -84,7 +84,7 @@ def test_scores_over_all_queries_hold_those_of_one_layer_and_pass(engine: Engine
         peaks = []
         for windows, summed in ((set[int](), ()), (set[int](), (request,)), ({tokens}, ())):
             with LiveBytes() as memory:
-                full = engine.prefill(torch.arange(tokens) % 90, windows, block=block, summed=summed)
+                full = engine.prefill(torch.arange(tokens) % 90, windows, prefill_chunk=block, summed=summed)
             peaks.append(memory.peak)
             del full
         nothing, over_all, recorded = peaks

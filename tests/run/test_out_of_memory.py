@@ -126,7 +126,7 @@ def test_a_prompt_is_read_in_smaller_blocks(model: LoadedModel, exhaust: Any, er
     begun = exhaust(block=8, error=error)
     result = job_of(model, SNAPKV)
     assert begun == [(16, False), (4, False)]
-    assert result.block == 4 and expected.block is None
+    assert result.chunk == 4 and expected.chunk is None
     assert outcomes(result.rows) == outcomes(expected.rows)
 
 
@@ -136,7 +136,7 @@ def test_the_next_prompts_begin_with_what_fitted(model: LoadedModel, exhaust: An
     job, samples = PrefillJob({0: SNAPKV}), samples_of(0)
     tokens = len(prompt_of(model, samples[0], SNAPKV[0]).context)
     for _ in range(2):
-        assert run_prefill_job(replace(model, engine=engine), job, samples, "here").block == 4
+        assert run_prefill_job(replace(model, engine=engine), job, samples, "here").chunk == 4
     assert begun == [(16, False), (4, False), (4, False)] and engine.counters.oom_at == {(16, False): tokens}
     engine.counters.oom_at = {(16, False): tokens + 1}
     run_prefill_job(replace(model, engine=engine), job, samples, "here")
@@ -148,7 +148,7 @@ def test_then_without_the_cells_for_which_all_rows_are_recorded(model: LoadedMod
     expected = outcomes(job_of(model, SNAPKV).rows)
     begun = exhaust(all_rows=False)
     result = job_of(model, (ALL_ROWS, *SNAPKV))
-    assert begun == [(16, True), (4, True), (1, True), (16, False)] and result.block is None
+    assert begun == [(16, True), (4, True), (1, True), (16, False)] and result.chunk is None
     failed = [row for row in result.rows if row.cell == ALL_ROWS.id]
     assert [row.error for row in failed] == ["out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."] * 2
     assert all(row.prompt_sha256 is not None for row in failed)
@@ -242,7 +242,7 @@ def test_a_gpu_reads_a_prompt_in_one_pass_where_that_fits(tokenizer: Any, exhaus
         model = on_gpu(tokenizer)
         begun, tokens = exhaust(), len(prompt_of(model, samples[0], SNAPKV[0]).context)
         whole = run_prefill_job(model, job, samples, "here")
-        assert whole.block == ALL and model.engine.counters.room is not None
+        assert whole.chunk == ALL and model.engine.counters.room is not None
         model.engine.counters.room = 10**5
         blocks = run_prefill_job(model, job, samples, "here")
         model.engine.counters.room = 2**30
@@ -250,7 +250,7 @@ def test_a_gpu_reads_a_prompt_in_one_pass_where_that_fits(tokenizer: Any, exhaus
         fallen_back = run_prefill_job(model, job, samples, "here")
         assert begun[:2] == [(tokens, False), (16, False)] and again == [(tokens, False), (16, False)]
         assert model.engine.counters.oom_at == {(0, False): tokens}
-    assert blocks.block is fallen_back.block is None, "as many tokens as usual"
+    assert blocks.chunk is fallen_back.chunk is None, "as many tokens as usual"
     answers = [[(row.error, row.prediction) for row in result.rows] for result in (whole, blocks, fallen_back)]
     assert answers[0] == answers[1] == answers[2] and all(error is None for error, _ in answers[0])
 

@@ -1,4 +1,4 @@
-"""The one runner with a backend, a procedure and claims of others: it knows nothing but what they say."""
+"""The one runner with a backend, a procedure and a source of jobs of others: it knows nothing but what they say."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,7 +78,7 @@ class Parrot(ModelSpec):
 
 @dataclass
 class Alone:
-    """Claims everything but the samples of another process, and keeps rows in memory."""
+    """Takes everything but the samples of another process, and keeps rows in memory."""
 
     theirs: tuple[int, ...] = ()
     rows: list[Row] = field(default_factory=list)
@@ -116,13 +116,13 @@ class Alone:
         pass
 
 
-def test_the_runner_asks_its_backend_and_claims(tmp_path: Path) -> None:
+def test_the_runner_asks_its_backend_and_its_source_of_jobs(tmp_path: Path) -> None:
     cells = [replace(cell, model=Parrot(**asdict(cell.model))) for cell in sweep(tmp_path / "model")]
-    planned, opened, claims = plan(cells, set()), Opened(), Alone()
+    planned, opened, jobs = plan(cells, set()), Opened(), Alone()
     assert {procedure_of(group).when(group) for group in planned.groups} == {"never evicted"}
-    outcome = run(planned, ResultsFolder(tmp_path / "out"), claims, opened=opened)
+    outcome = run(planned, ResultsFolder(tmp_path / "out"), jobs, opened=opened)
     assert (outcome.rows, outcome.errors, outcome.prefills) == (ROWS, 0, 5) and Parrots.opened == ["hf"]
-    assert {(row.cell, row.sample) for row in claims.rows} == {(c.id, s) for c in cells for s in range(SAMPLES)}
+    assert {(row.cell, row.sample) for row in jobs.rows} == {(c.id, s) for c in cells for s in range(SAMPLES)}
     others = Alone(theirs=tuple(range(SAMPLES)))
     assert run(planned, ResultsFolder(tmp_path / "out"), others, opened=opened).rows == 0
     assert Parrots.opened == ["hf"], "nothing was ours"

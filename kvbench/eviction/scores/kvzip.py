@@ -32,10 +32,10 @@ TAIL = 8
 class KVzip(Score):
     """The largest attention weight, or logit, that a pair receives from any row of the repetition of its chunk.
 
-    Fields: see `kvbench.eviction.scores.score.Repeat`. softmax: False takes the largest logit (`kvzip_logit`), which
-    the published appendix computes faster. Logits of different heads cannot be compared: use uniform heads, or
-    `zscore`, which standardises the logits of each cache head. The appendix mentions neither. Tokens before the first
-    chunk are never repeated and rank lowest.
+    Fields: see `kvbench.eviction.scores.score.ContextRepetition`. softmax: False takes the largest logit
+    (`kvzip_logit`), which the published appendix computes faster. Logits of different heads cannot be compared: use
+    uniform heads, or `zscore`, which standardises the logits of each cache head. The appendix mentions neither. Tokens
+    before the first chunk are never repeated and rank lowest.
 
     Raises UserError for a chunk below 1.
     """

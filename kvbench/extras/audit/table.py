@@ -26,7 +26,7 @@ VERDICT_NOTE = (
 @dataclass(frozen=True)
 class Compared:
     """Two printed means. of, against: b and a. place: task and all that both share. pair: both in 0..1, with n = NEVER
-    if n is not known. source: where n is from. scale: of the printed unit. group: whose averages it belongs to.
+    if n is not known. source: where n is from. scale: of the printed unit.
     reason: why nothing is judged, or "".
     """
 

@@ -25,7 +25,7 @@ HOW = (
     "Accuracy in %, every prompt counted once. - full: the paired difference to the full cache in points with its 95 % "
     "interval, not corrected for several lines. Groups: two methods without a common letter differ beyond chance; all "
     "pairs of a table are tested together by sign flips of the same prompts (step-down maximum, {alpha:g}). Rank: the "
-    "best and the worst that these tests leave open.",
+    "best and the worst rank that these tests do not exclude.",
     "Equal bytes: a method is measured at the size (to 2 %), or is a mix of its next smaller and next larger cell that "
     "holds as many bytes in the mean; cells are named by their budgets. Nothing is extrapolated.",
 )

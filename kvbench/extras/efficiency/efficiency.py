@@ -39,7 +39,6 @@ class Efficiency(Task):
     warmup: int = 1
     seed: int = 42
     chat: bool = False
-    procedure = "kvbench.extras.efficiency.timed:Timings"
     report = "efficiency"
     has_prompts = False
     version = "efficiency.1"
@@ -53,6 +52,10 @@ class Efficiency(Task):
             if getattr(self, name) < least:
                 raise UserError(f"task.{name}={getattr(self, name)}: allowed: {least} or more")
         refuse_prompt_settings(self)
+
+    @property
+    def procedure(self) -> str:
+        return "kvbench.extras.efficiency.timed:Timings"
 
     @property
     def samples(self) -> int:

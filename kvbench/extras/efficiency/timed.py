@@ -40,7 +40,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, ev
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
 from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
-from kvbench.run.prefill_job import ALL, BROKEN, block_of, prefill
+from kvbench.run.prefill_job import ALL, BROKEN, chunk_of, prefill
 from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
@@ -111,31 +111,31 @@ def run_timed(
         for sample in samples:
             result.fail(sample, error, prompt=prompt)
         return result
-    speed, block = roofline.ceiling(engine.device, engine.model.dtype, engine.sync), block_of(engine, prompt, job.cells)
-    result.block = None if block == engine.prefill_chunk else ALL
+    speed, chunk = roofline.ceiling(engine.device, engine.model.dtype, engine.sync), chunk_of(engine, prompt, job.cells)
+    result.chunk = None if chunk == engine.prefill_chunk else ALL
     for cell in job.cells:
         for _ in range(task.warmup):
-            _try_repetition(model, cell, prompt, block, failures)
+            _try_repetition(model, cell, prompt, chunk, failures)
     for sample in samples:
         for cell in job.missing[sample.id]:
-            repetition = _try_repetition(model, cell, prompt, block, failures)
+            repetition = _try_repetition(model, cell, prompt, chunk, failures)
             if repetition is None:
                 result.fail(sample, failures[cell.id], [cell], prompt)
                 continue
             columns = _columns(cell, repetition)
             result.record(sample, prompt, repetition.eviction, repetition.num_tokens, **columns)
-            quantities = repetition.quantities | _roofline(model, cell, repetition, block, speed)
+            quantities = repetition.quantities | _roofline(model, cell, repetition, chunk, speed)
             result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
     return result
 
 
 def _try_repetition(
-    model: LoadedModel, cell: Cell, prompt: Prompt, block: int, failures: dict[str, str]
+    model: LoadedModel, cell: Cell, prompt: Prompt, chunk: int, failures: dict[str, str]
 ) -> Repetition | None:
     """Return one repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id not in failures:
         try:
-            repetition = catch_oom(lambda: _time_cell(model, cell, prompt, block, energy_meter(model.engine.gpus)))
+            repetition = catch_oom(lambda: _time_cell(model, cell, prompt, chunk, energy_meter(model.engine.gpus)))
         except ValueError as error:
             repetition = str(error)
         if isinstance(repetition, Repetition):
@@ -146,9 +146,9 @@ def _try_repetition(
 
 @torch.inference_mode()
 def _time_cell(
-    model: LoadedModel, cell: Cell, prompt: Prompt, block: int, joules: Callable[[], float] | None
+    model: LoadedModel, cell: Cell, prompt: Prompt, chunk: int, joules: Callable[[], float] | None
 ) -> Repetition:
-    """Time a cell once, `block` tokens of the prompt in a pass. Raises ValueError for what it cannot do, and what torch
+    """Time a cell once, `chunk` tokens of the prompt in a pass. Raises ValueError for what it cannot do, and what torch
     raises when memory runs out.
     """
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
@@ -162,7 +162,7 @@ def _time_cell(
     compressed, logits, repetition = [], [], None
     prefill_seconds = score_seconds = evict_seconds = full_bytes = 0.0
     for _ in range(batch):
-        timed_prefill = prefill(model, {0: prompt}, [cell], block)
+        timed_prefill = prefill(model, {0: prompt}, [cell], chunk)
         full = timed_prefill.prefilled
         shared = SharedPrefill(full.cache, prompt, [cell], summed=full.seconds)
         cache = evict_cell(model, cell, shared)
@@ -233,7 +233,7 @@ def _decode_in_production(
         assert isinstance(batch, RaggedBatch)
         batch.num_new_tokens = 0  # the same tokens are written in the same places
         start = None
-        for block in engine.blocks(batch, logits, (), 0, greedy):
+        for block in engine.decode_steps(batch, logits, (), 0, greedy):
             repetition.in_production += [int(chosen[0][0]) for chosen in block]
             if start is not None:
                 steps += [(time.perf_counter() - start) / len(block)] * len(block)
@@ -257,11 +257,11 @@ def _peaks(engine: Engine, name: str) -> dict[str, float]:
 
 
 def _roofline(
-    model: LoadedModel, cell: Cell, repetition: Repetition, block: int, speed: dict[str, float]
+    model: LoadedModel, cell: Cell, repetition: Repetition, chunk: int, speed: dict[str, float]
 ) -> dict[str, float]:
     """Return the least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
-    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or block))
+    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or chunk))
     tails, quantities = task.new_tokens / 2, repetition.quantities
     pairs = sum(map(sum, repetition.eviction.lengths))
     cache_heads = len(shape.windows) * shape.heads // repetition.group

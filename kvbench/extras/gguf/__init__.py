@@ -1,1 +1,1 @@
-"""Models in GGUF files that come in a wheel or a zip, as folders of safetensors."""
+"""Models in GGUF files: read as they are, or as the folders that a pull makes of them."""

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvbench.extras.gguf.metadata import metadata, stored_as
+from kvbench.extras.gguf.tokenizer import tokenizer_config, tokenizer_json
 from kvbench.support.errors import UserError
-from kvbench.support.gguf_metadata import metadata, quantization
-from kvbench.support.gguf_tokenizer import tokenizer_config, tokenizer_json
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -65,7 +65,7 @@ def write_folder(file: Path, folder: Path) -> None:
     config = _config(fields, has_head=any(tensor.name == "output.weight" for tensor in reader.tensors))
     special = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config}
     contents = {
-        "config.json": config | {"stored_as": quantization(fields)},
+        "config.json": config | {"stored_as": stored_as(fields)},
         "generation_config.json": special,
         "tokenizer.json": tokenizer_json(fields, file.name),
         "tokenizer_config.json": tokenizer_config(fields),

@@ -18,7 +18,7 @@ from kvbench.models.bridge import projection
 from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked, repeated
+from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of, with_repetition
 from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
@@ -58,7 +58,7 @@ class Scene:
 
     def inputs(self, score: Score) -> KVCache:
         """Return the cache with the inputs that the score reads."""
-        return repeated(self.model, self.shared, score.inputs.repeat)[0]
+        return with_repetition(self.model, self.shared, score.inputs.repeat)[0]
 
     def query(self, layer: LayerCache, at: At) -> Query:
         """Return one query of a layer. Not cached: in float64 the queries of all layers take twice the cache."""
@@ -82,7 +82,7 @@ class Scene:
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:
         """Return the candidates of every layer as the cell would rank them."""
         eviction = eviction_of(cell, self.prompt)
-        return ranked(self.model, self.shared, eviction, self.inputs(cell.score))[0]
+        return rankings_of(self.model, self.shared, eviction, self.inputs(cell.score))[0]
 
     def decide(self, cell: Cell) -> Decision:
         """Return the kept set of the cell. Raises UserError for a budget that cannot hold the protected tokens."""

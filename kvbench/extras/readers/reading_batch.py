@@ -13,7 +13,7 @@ from kvbench.models.decode.batch import BytesRead, EqualLengthSegments, RaggedBa
 
 
 class Chooses(Protocol):
-    """The questions that a batch asks a reader (`kvbench.extras.readers.reader.Reader`)."""
+    """The questions that a batch asks a reader (`kvbench.extras.readers.reader.SparseReader`)."""
 
     @property
     def dense_layers(self) -> int: ...

@@ -24,8 +24,8 @@ from kvbench.extras.servers.endpoint import ServedCell
 from kvbench.extras.servers.kvpress_folder import KvpressFolder
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import sha256_of
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.task import Ending, Sample, Task
 

@@ -45,8 +45,6 @@ class ServedModel(ModelSpec):
         "cuda_graph",
         "products",
         "shape",
-        "pulled",
-        "root",
     )
     name: str = "endpoint"
     path: Annotated[str | None, Help("a folder with the model's tokenizer.json, or a name on the hub")] = None
@@ -225,7 +223,7 @@ class ServedCell(Cell):
 
     @cached_property
     def prefill_key(self) -> str:
-        """Cells share no prompt: each is one server, or one way of asking it."""
+        """Return a key of its own: no two cells share a prompt, because their servers or requests differ."""
         return canonical(self.description | {"endpoint": {**asdict(self.endpoint), "key": None}})
 
     @property
@@ -237,7 +235,7 @@ class ServedCell(Cell):
         return "flat"
 
     def job_number(self, sample: int) -> int:
-        """Return as many samples make a job as are asked at a time."""
+        """Return the number of the job of a sample. The samples that are asked at a time make one job."""
         return sample // self.endpoint.concurrency
 
     def check(self) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from kvbench.records.lines import small_file
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import sha256_of
 from kvbench.support.yaml_file import yaml_of
 from kvbench.tasks.csv_rows import csv_rows
-from kvbench.tasks.files import sha256_of
 
 PREDICTIONS, CONFIG = "predictions.csv", "config.yaml"
 CONFIGURED = (

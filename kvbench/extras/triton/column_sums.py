@@ -7,6 +7,10 @@ of its group, so K and V are read once and no two programs add to the same numbe
 through u = v.o', with o' the output minus a centre: v - o does not change when both are moved, and without the centre
 the expanded square would cancel. In half precision o' is split into two half precision parts, so that products run on
 tensor cores at the precision of float32.
+
+    centre    c, the mean of o over the rows of a KV head         moved2    |v - c|^2
+    coarse, fine    half precision numbers whose sum is o - c     along     (v - c).c
+    spread    |o|^2 - |c|^2                                       apart     |v - o|^2 = moved2 + spread - 2 u
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false

@@ -1,4 +1,4 @@
-"""Lines of sidecar files found by what they belong to, without reading all of them for a page of some samples.
+"""An index from (cell, sample) to the bytes where the lines of a sidecar file start: a page of few samples reads few.
 
 A file is scanned once, and what is appended to it later is scanned then; lines are parsed when somebody asks for them.
 """

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.models.decode.batch import BytesRead, DecodeBatch
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import Choice
-from kvbench.models.engine import QUESTION_BLOCK, Engine, Generation, Prefilled
+from kvbench.models.engine import QUESTION_BLOCK, Answer, Engine, Generation, Prefilled
 from kvbench.support.errors import UserError
 
 ChooseAt = Callable[[Float[Tensor, "cells vocabulary"], Sequence[tuple[int, int]]], Choice]
@@ -29,23 +29,6 @@ class Question:
 
     ids: tuple[int, ...]
     max_new_tokens: int
-
-
-@dataclass
-class Answer:
-    """The answer of a cell in a turn, or why it has none.
-
-    tokens: read before it since the beginning of the conversation. peak_bytes, evictions: of the cell up to here. read:
-    by its tokens, where that is known. nll: of an answer that was read instead of generated, in nats per token.
-    """
-
-    generation: Generation = field(default_factory=Generation)
-    error: str | None = None
-    tokens: int = 0
-    peak_bytes: int = 0
-    evictions: int = 0
-    read: BytesRead | None = None
-    nll: float | None = None
 
 
 @dataclass

@@ -151,7 +151,7 @@ class EvictingCache:
         self.drops = False
 
     def lend_layer(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
-        """Return a layer, to be held elsewhere until `give`; `keys` are like the keys of its new pairs."""
+        """Return a layer, to be held elsewhere until `return_layer`; `keys` are like the keys of its new pairs."""
         self._lent.add(index)
         return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
 

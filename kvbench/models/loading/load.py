@@ -23,7 +23,6 @@ from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
 from kvbench.models.engine import Engine
 from kvbench.models.linear_layers import Products, use_products
-from kvbench.models.loading import gguf
 from kvbench.models.loading.architecture import (
     cache_heads,
     check_architecture,
@@ -34,7 +33,7 @@ from kvbench.models.loading.architecture import (
 )
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
-from kvbench.models.loading.in_memory import ModelInMemory
+from kvbench.models.loading.model_file import reader_of
 from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
 from kvbench.models.loading.tokenizer_file import check_reading
@@ -130,18 +129,23 @@ def config_of(spec: ModelSpec) -> Any:
 
 
 def read_config(folder: Path) -> Any:
-    """Return the configuration in a folder or GGUF file."""
+    """Return the configuration in a folder or model file."""
     from transformers import AutoConfig
 
-    return gguf.read_config(folder) if folder.is_file() else AutoConfig.from_pretrained(folder, **LOCAL)
+    if folder.is_file():
+        return reader_of(folder).read_config(folder)
+    return AutoConfig.from_pretrained(folder, **LOCAL)
 
 
 def _tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of a folder or GGUF file, which has read a text: some faults appear only then."""
+    """Return the tokenizer of a folder or model file, which has read a text: some faults appear only then."""
     from transformers import AutoTokenizer
 
     check_growth(folder)
-    tokenizer = gguf.read_tokenizer(folder) if folder.is_file() else AutoTokenizer.from_pretrained(folder, **LOCAL)
+    if folder.is_file():
+        tokenizer = reader_of(folder).read_tokenizer(folder)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
     tokenizer("One text, 2 numbers.\n")
     check_reading(tokenizer, folder)
     return tokenizer
@@ -157,7 +161,7 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         reason = str(error).strip().split("\n")[0]
-        where = f"model={spec.name}" if spec.pulled else f"model.path={spec.path or 'null, the embedded model'}"
+        where = f"model={spec.name}" if spec.is_pulled else f"model.path={spec.path or 'null, the embedded model'}"
         raise MissingFile(f"{where}: cannot be loaded: {type(error).__name__}: {reason}") from error
 
 
@@ -176,12 +180,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     if device.type == "cuda" and sharing > 1:  # what one of them takes too much of runs out for itself alone
         torch.cuda.set_per_process_memory_fraction(1 / sharing, device)
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
-    if isinstance(spec, ModelInMemory):
-        model = spec.twin()
-    elif spec.shape is None:
-        model = _from(spec, lambda: from_folder(spec, info.folder, info.config, dtype, device))
-    else:
-        model = random(info.config, spec.shape.seed, dtype, device)
+    model = spec.in_memory() or make_model(info, dtype)
     model.eval()
     notes = to_faster_dtype(model, spec, device)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -240,6 +239,14 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         },
         notes=notes,
     )
+
+
+def make_model(info: ModelInfo, dtype: torch.dtype | str) -> Any:
+    """Return the model of the files, or a random one of its shape. Raises MissingFile for files that are broken."""
+    spec = info.spec
+    if spec.shape is not None:
+        return random(info.config, spec.shape.seed, dtype, info.device)
+    return _from(spec, lambda: from_folder(spec, info.folder, info.config, dtype, info.device))
 
 
 def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[str, ...]:
@@ -333,15 +340,13 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
     Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly the model's: transformers
     draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
     """
-    options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
+    options: dict[str, Any] = {"dtype": dtype} | ({} if spec.device_map is None else {"device_map": spec.device_map})
     if folder.is_file():
-        options |= {"gguf_file": folder.name, "quantization_config": gguf.dequantising()}
-        dtype = gguf.float_dtype(dtype)
+        options |= reader_of(folder).arguments(folder, dtype)
     with _without_report():
         loaded: Any = model_class(config).from_pretrained(
             folder.parent if folder.is_file() else folder,
             config=config,  # without it, `_attn_implementation` of config.json wins over the argument
-            dtype=dtype,
             attn_implementation="eager",
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # named below
@@ -364,7 +369,7 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
             f"it: {listed}; fetch or save the model again, weights and config.json together"
         )
     if folder.is_file():
-        gguf.check_tensors(folder, model)
+        reader_of(folder).check(folder, model)
     return model if spec.device_map is not None else model.to(device)
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.support import gguf_metadata
+from kvbench.models.loading.model_file import is_model_file, reader_of
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
-from kvbench.support.whole_file import check_size
-from kvbench.tasks import files
-from kvbench.tasks.data.lock import read_lock
+from kvbench.support.whole_file import check_size, sha256_of
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in, but for half precision on a CPU where a
@@ -49,7 +47,6 @@ LARGE = 2**24
 MOST_THREADS, MOST_CELLS, MOST_LAYERS = 1024, 4096, 10_000
 """More threads than a machine can start end the process; a decode batch is padded to all of its cells; each layer of a
 shape takes time and memory before anything is read."""
-GGUF = ".gguf"
 WEIGHTS = re.compile(r"\.safetensors(\.index\.json)?$")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Weights as pickles: reading one runs the code in it."""
@@ -77,23 +74,24 @@ class Shape:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model, `pulled`
-    a source of `kvbench data pull` that is a model, in its folder under `root` (the setting `data.root`); with none of
-    them it is the embedded reference model. In names of cells `kernels=None` counts as `torch`. The embedded weights,
-    stored in bfloat16, are computed with in float32.
+    """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model; with
+    neither it is the embedded reference model. In names of cells `kernels=None` counts as `torch`. The embedded
+    weights, stored in bfloat16, are computed with in float32.
 
     Not part of a cell's identity are `threads`, `max_batch`, `device`, `device_map`, `cuda_graph` and `products`.
 
     Raises UserError for values outside the allowed set.
     """
 
-    only_if_stated: ClassVar[tuple[str, ...]] = ("shape", "pulled", "root")
+    only_if_stated: ClassVar[tuple[str, ...]] = ("shape",)
     backend: ClassVar[str] = "kvbench.run.local:Local"
     """Where its answers come from, a `kvbench.run.procedure.Backend`, as module:class."""
     runs_here: ClassVar[bool] = True
     """Whether its weights are loaded, and its caches evicted from, by this process."""
     holder: ClassVar[Any] = None
     """What holds the pairs of all its cells, a `Holder`; None: what each cell names."""
+    is_pulled: ClassVar[bool] = False
+    """Whether `kvbench data pull` wrote its folder."""
 
     name: str
     path: Annotated[
@@ -136,11 +134,9 @@ class ModelSpec:
         Help("of a float32 model on a CPU: onednn, torch or mixed (torch for prompts); auto: the fastest, by timing"),
     ] = "auto"
     shape: Shape | None = None
-    pulled: Annotated[str | None, Help("a source of kvbench data pull: its folder under data.root")] = None
-    root: str | None = None
 
     def __post_init__(self) -> None:
-        embedded = "reference" if self.shape is None and self.pulled is None else self.name
+        embedded = "reference" if self.shape is None and not self.is_pulled else self.name
         if self.path is not None and self.name == embedded:
             raise UserError(
                 f"model.path={self.path}: model={embedded} has its own weights; use model=hf model.path={self.path}"
@@ -172,15 +168,13 @@ class ModelSpec:
     def adapt(self, engine: Any) -> None:
         """Change an engine whose model has kvbench's attention. Default: nothing."""
 
+    def in_memory(self) -> Any:
+        """Return a model of transformers to run in place of its files. Default: None."""
+
     @property
     def is_real(self) -> bool:
         """Whether it is neither the embedded model nor a random one."""
-        return self.path is not None or self.pulled is not None
-
-    @property
-    def is_gguf(self) -> bool:
-        """Whether the path names a GGUF file."""
-        return self.path is not None and self.path.endswith(GGUF)
+        return self.path is not None or self.is_pulled
 
     @property
     def is_embedded(self) -> bool:
@@ -194,24 +188,22 @@ class ModelSpec:
 
     def sha256(self) -> str:
         """Return a hash of the files that answers depend on (of a shape: its tokenizer's). Raises as `folder` does."""
-        if self.is_gguf:
+        if is_model_file(self.path):
             return file_hash(self.folder())
         return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
 
     def folder(self) -> Path:
-        """Return the folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or a GGUF
-        file.
+        """Return the folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or the
+        file that holds them.
 
         Of a shape, the embedded model's, whose tokenizer it has. Raises MissingFile if anything is missing.
         """
-        if self.pulled is not None:
-            return _pulled(self.name, self.pulled, self.root)
         if self.path is None:
             return _checked(assets() / "reference", "null, the embedded model")
         local = Path(self.path).expanduser()
-        if self.is_gguf:
+        if is_model_file(self.path):
             if not local.is_file():
-                raise MissingFile(f"model.path={self.path}: no such file; give a GGUF file, a model folder or a hub id")
+                raise MissingFile(f"model.path={self.path}: no such file; give another file, a folder or a hub id")
             return local
         if local.is_dir():
             return _checked(local, self.path)
@@ -220,21 +212,8 @@ class ModelSpec:
         return _checked(_fetch(self.path, self.revision), self.path)
 
 
-def _pulled(name: str, source: str, root: str | None) -> Path:
-    """Return the folder that `kvbench data pull` wrote. Raises MissingFile, with the command, if a file of it is
-    missing.
-    """
-    under = files.folder(root)
-    if missing := files.absent(root, read_lock()[source]):
-        raise MissingFile(
-            f"model={name}: no {shortened(missing, 2)} under {under}: {files.command(root, source)} fetches the model, "
-            "or name another folder with data.root=FOLDER"
-        )
-    return under / source
-
-
 def has_chat_template(folder: Path) -> bool:
-    """Return whether the tokenizer of a model folder, or of a GGUF file, has a chat template."""
+    """Return whether the tokenizer of a model folder, or of a model file, has a chat template."""
     return bool(_template(folder))
 
 
@@ -254,7 +233,7 @@ def template_arguments(spec: ModelSpec) -> dict[str, Any]:
 def _template(folder: Path) -> str:
     """Return the text of all chat templates of a tokenizer; empty without one."""
     if folder.is_file():
-        return str(gguf_metadata.metadata(folder).get("tokenizer.chat_template") or "")
+        return reader_of(folder).template(folder)
     inside = read_json(folder / "tokenizer_config.json").get("chat_template")
     files = (path.read_text("utf-8", "replace") for path in sorted(folder.glob("chat_template*.jinja")))
     return "\n".join((json.dumps(inside) if inside else "", *files)).strip()
@@ -269,7 +248,7 @@ def quantization(spec: ModelSpec) -> str | None:
         return None
     folder = spec.folder()
     if folder.is_file():
-        return gguf_metadata.quantization(gguf_metadata.metadata(folder))
+        return reader_of(folder).quantization(folder)
     config = read_json(folder / "config.json")
     settings = quantization_settings(config)
     if not settings:
@@ -406,5 +385,4 @@ def _state(path: Path) -> str:
 
 @lru_cache
 def _hash(path: Path, state: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)

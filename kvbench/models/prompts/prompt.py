@@ -21,16 +21,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids read before the eviction (`context`, which may end with the question) and after it (`question`).
+    """Token ids that are read before the eviction (`context`) and after it (`question`).
 
-    `sha256`: of the final text. The first `head` tokens precede the content of the sample: special tokens, the
-    system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
-    between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
-    divided; None if `context` and `question` are its tokens. question_tokens: how many tokens of `context` the question
-    and all that follows it take, tokenised alone; 0 if `context` has none. tail: how many of its newest tokens follow
-    the user's text, tokenised alone: the end of a chat template and the answer prefix; 0 if nothing of a template
-    follows it. turns: if answers of the model's own lie
-    between the tokens of `question`, those before each answer; they are tokenised alone.
+    `context` ends with the question too if the eviction follows it. sha256: of the final text.
+
+    prefix_tokens: the first tokens of `context`, which precede the content of the sample: special tokens, the system
+    turn, the opening of the user's turn and of the task's contexts. suffix_tokens: its newest tokens, which follow the
+    user's text: the end of a chat template and the answer prefix, tokenised alone; 0 without a template.
+    question_tokens: its newest tokens from the question on, tokenised alone; 0 if `context` has no question.
+
+    turn: the tokens of a chat template between the user's text and the answer. border_tokens: how many tokens of the
+    whole text are others because it is divided; None if `context` and `question` are its tokens. turns: if answers of
+    the model's own lie between the tokens of `question`, those before each answer, tokenised alone. blocks: numbers of
+    tokens of `context` after which a schedule evicts turn by turn. answer: tokens of a recorded answer, which is read.
     """
 
     context: tuple[int, ...]
@@ -83,7 +86,7 @@ def _read(what: str, call: Callable[[], Result]) -> Result:
 
 @dataclass(frozen=True)
 class TokensOf:
-    """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`).
+    """A tokenizer with the interface that tasks use (`kvbench.tasks.task.TokenCounter`).
 
     template: tokens that a chat template puts around a prompt.
     """

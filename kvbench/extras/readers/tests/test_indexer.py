@@ -62,7 +62,7 @@ def continued(engine: Engine, caches: list[KVCache], ids: torch.Tensor, question
 def test_prompts_are_read_as_the_model_reads_them(kind: str) -> None:
     expected = tiny(kind)(input_ids=IDS, use_cache=False).logits[0, -1]
     for block in (PROMPT, 13):
-        logits = engine_of(kind).prefill(IDS[0], block=block).logits
+        logits = engine_of(kind).prefill(IDS[0], prefill_chunk=block).logits
         assert (logits - expected).abs().max() < 1e-4
 
 
@@ -86,7 +86,7 @@ def test_the_full_cache_answers_as_generate(kind: str) -> None:
 def test_scores_are_of_attention_after_the_choice(kind: str) -> None:
     attentions = tiny(kind)(input_ids=IDS, use_cache=False, output_attentions=True).attentions
     for block in (PROMPT, 13):
-        cache_of_prompt = engine_of(kind).prefill(IDS[0], windows={16, PROMPT}, block=block).cache
+        cache_of_prompt = engine_of(kind).prefill(IDS[0], windows={16, PROMPT}, prefill_chunk=block).cache
         for layer, weights in zip(cache_of_prompt.layers, attentions, strict=True):
             for rows in (16, PROMPT):
                 expected = weights[0, :, -rows:].sum(dim=1)

@@ -43,7 +43,7 @@ class ModelInMemory(ModelSpec):
         files = content_hash(self.folder(), ("config.json", "generation_config.json", *TOKENIZER))
         return hashlib.sha256(f"{files} {self.weights}".encode()).hexdigest()
 
-    def twin(self) -> Any:
+    def in_memory(self) -> Any:
         """Return a model of its own with these tensors and eager attention. Raises UserError if the model is gone."""
         model = _models.get(str(self.path))
         if model is None:

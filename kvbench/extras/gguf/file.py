@@ -1,6 +1,6 @@
 """Models in GGUF files: configuration and weights as transformers reads them, dequantised, and our tokenizer.
 
-transformers leaves out what it does not know: the rule by which a text is split (`gguf_tokenizer`), and tensors without
+transformers leaves out what it does not know: the rule by which a text is split (`tokenizer.py`), and tensors without
 a place in its model, such as the scaled frequencies of Llama 3.1. A file with such tensors is refused.
 """
 
@@ -10,22 +10,30 @@ from typing import Any
 
 import torch
 
+from kvbench.extras.gguf.metadata import metadata, stored_as
+from kvbench.extras.gguf.tokenizer import tokenizer_config, tokenizer_json
 from kvbench.support.errors import UserError
-from kvbench.support.gguf_metadata import metadata
-from kvbench.support.gguf_tokenizer import tokenizer_config, tokenizer_json
 
 
-def check_installed() -> None:
-    """Raise UserError without the packages by which transformers reads GGUF files."""
-    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
-        raise UserError(f"a GGUF file is read by {' and '.join(missing)}: pip install 'kvbench[gguf]'")
+def template(file: Path) -> str:
+    """Return the chat template; empty without one. Raises as `metadata`."""
+    return str(metadata(file).get("tokenizer.chat_template") or "")
+
+
+def quantization(file: Path) -> str | None:
+    """Return the type that most weights are stored in; None for plain numbers. Raises as `metadata`."""
+    return stored_as(metadata(file))
 
 
 def read_config(file: Path) -> Any:
-    """Return the configuration; raises what transformers raises for an architecture that it does not read."""
+    """Return the configuration; raises what transformers raises for an architecture that it does not read.
+
+    Raises UserError without the packages by which transformers reads GGUF files.
+    """
     from transformers import AutoConfig
 
-    check_installed()
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        raise UserError(f"a GGUF file is read by {' and '.join(missing)}: pip install 'kvbench[gguf]'")
     return AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
 
 
@@ -42,7 +50,7 @@ def read_tokenizer(file: Path) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
 
 
-def check_tensors(file: Path, model: Any) -> None:
+def check(file: Path, model: Any) -> None:
     """Raise UserError for a file that holds more numbers than the model has parameters."""
     from gguf import GGUFReader
 
@@ -57,13 +65,15 @@ def check_tensors(file: Path, model: Any) -> None:
         )
 
 
-def dequantising() -> Any:
-    """Return the argument `quantization_config` by which transformers unpacks all weights when it loads them."""
+def arguments(file: Path, dtype: torch.dtype | str) -> dict[str, Any]:
+    """Return the arguments by which transformers unpacks all weights when it loads them.
+
+    `auto` is float32, in which dequantised weights are exact.
+    """
     from transformers.utils.quantization_config import GgufConfig
 
-    return GgufConfig(dequantize=True)
-
-
-def float_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """Return the dtype to load in: `auto` is float32, in which dequantised weights are exact."""
-    return torch.float32 if isinstance(dtype, str) else dtype
+    return {
+        "gguf_file": file.name,
+        "quantization_config": GgufConfig(dequantize=True),
+        "dtype": torch.float32 if isinstance(dtype, str) else dtype,
+    }

@@ -31,7 +31,7 @@ def _metadata(file: Path, size: int, changed: int) -> dict[str, Any]:
         raise MissingFile(f"{file} is no GGUF file that can be read: {reason}: download it again") from error
 
 
-def quantization(fields: dict[str, Any]) -> str | None:
+def stored_as(fields: dict[str, Any]) -> str | None:
     """Return the type that most weights are stored in, in llama.cpp's words (`Q4_1`, `Q4_K_M`); None for plain
     numbers.
     """
