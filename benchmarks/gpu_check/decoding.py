@@ -77,8 +77,8 @@ class Watched(IncrementalEviction):
 
     seen: list[tuple[LayerCache, Ranking]] = field(default_factory=list)
 
-    def rank(self, layer: LayerCache, rows: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
-        ranked = super().rank(layer, rows)
+    def rank(self, layer: LayerCache, window: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
+        ranked = super().rank(layer, window)
         self.seen.append(ranked)
         return ranked
 

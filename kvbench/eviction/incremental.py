@@ -189,28 +189,28 @@ class IncrementalEviction:
             layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
         return smaller.with_evictable(layers)
 
-    def step(self, layer: LayerCache, rows: ObservationWindow | None) -> LayerEviction:
+    def step(self, layer: LayerCache, window: ObservationWindow | None) -> LayerEviction:
         """Update the state, and evict from every cache head down to its capacity, or what a threshold does not keep.
 
-        rows: the queries read since the last eviction, with their attention over the layer; None for a score that
+        window: the queries read since the last eviction, with their attention over the layer; None for a score that
         reads none. Raises UserError for a score that is not finite.
         """
-        layer, ranking = self.rank(layer, rows)
+        layer, ranking = self.rank(layer, window)
         if isinstance(budget := self.eviction.budget, ThresholdBudget):
             counts = tuple(self.policy.chooses(ranking).counts_above(budget.score).tolist())
-            return self.keep(layer, ranking, counts, rows)
+            return self.keep(layer, ranking, counts, window)
         heads = zip(ranking.available, self.limits(layer), layer.lengths, strict=True)
         counts = tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads)
-        return self.keep(layer, ranking, counts, rows)
+        return self.keep(layer, ranking, counts, window)
 
-    def rank(self, layer: LayerCache, rows: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
+    def rank(self, layer: LayerCache, window: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
         """Return a layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and
         errors as for `step`.
         """
         policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
         for heads, part in dense_parts(layer):
             score = self.score if len(heads) == layer.cache_heads else self.score.of_heads(heads)
-            part_rows = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
+            part_rows = window and window.of_heads(heads, layer.cache_heads).last(policy.rows(window.queries.shape[1]))
             if self.reads_hidden:
                 part = replace(part, recordings={score: part.state[RECORDED].view(part.cache_heads, -1)})
             raw = self.raw(part, part_rows, part.cache_heads, score)
@@ -231,7 +231,7 @@ class IncrementalEviction:
             layer = replace(layer, state={**layer.state, **dict(named)})
         ranking = merged(rankings)
         if self.divides:
-            observed, scores = rows and rows.last(policy.layer_rows(rows.queries.shape[1])), ranking.real_scores
+            observed, scores = window and window.last(policy.layer_rows(window.queries.shape[1])), ranking.real_scores
             layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.recent_tokens)
             ranking = replace(ranking, layer_weight=layer_weight)
         return layer, ranking
@@ -258,16 +258,16 @@ class IncrementalEviction:
         return self.policy.layers.counts(rankings, self.policy.heads, budget)
 
     def keep(
-        self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: ObservationWindow | None = None
+        self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], window: ObservationWindow | None = None
     ) -> LayerEviction:
-        """Keep so many candidates of each cache head, and the protected pairs. rows: what steps may read."""
+        """Keep so many candidates of each cache head, and the protected pairs. window: what steps may read."""
         chosen = self.policy.chooses(ranking)
         kept = keep_mask(chosen, torch.tensor(counts), max(layer.lengths))
         heads = zip(layer.lengths, ranking.available, counts, strict=True)
         lengths = [length - most + count for length, most, count in heads]
         kept_layer = layer.select(kept, lengths)
         if counts != ranking.available:
-            observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
+            observed = window and window.last(self.policy.rows(window.queries.shape[1]))
             for step in self.policy.steps:
                 kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
@@ -275,13 +275,13 @@ class IncrementalEviction:
         return LayerEviction(kept_layer, layer, ranking)
 
     def raw(
-        self, layer: LayerCache, rows: ObservationWindow | None, cache_heads: int, score: Score | None = None
+        self, layer: LayerCache, window: ObservationWindow | None, cache_heads: int, score: Score | None = None
     ) -> Scores:
         """Return scores of a dense layer, reduced over the group unless the score does that last; in a step this comes
         before pooling. score: of these heads, if they are not all.
         """
         policy, score = self.policy, score or self.score
-        raw = score(layer, rows, policy.reduce)
+        raw = score(layer, window, policy.reduce)
         if (copies := cache_heads // raw.shape[0]) > 1:
             raw = raw.repeat_interleave(copies, dim=0)
         return reduce_group(raw, "none" if score.merges_last else policy.group_of(score.group), cache_heads)

@@ -122,12 +122,12 @@ class Step:
         return window
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         """`after`, the pairs of `before` that are marked in `kept`, as the layer holds them from now on.
 
         Rows of `kept` are the cache heads of `after`, columns the slots of `before`. What `after` holds beyond them,
-        newer than all of `before`, stays as it is. rows: observed queries, None unless they are read.
+        newer than all of `before`, stays as it is. window: observed queries, None unless they are read.
         """
         return after
 

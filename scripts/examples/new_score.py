@@ -44,10 +44,10 @@ class Steady(Score):
         if not 0 <= self.doubt <= 1:
             raise ValueError(f"score.doubt={self.doubt}: from 0 to 1, e.g. 0.5")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer: one row a query head, higher is kept."""
-        assert rows is not None
-        mean, largest = received(layer, rows, "mean"), received(layer, rows, "max")
+        assert window is not None
+        mean, largest = received(layer, window, "mean"), received(layer, window, "max")
         return (1 - self.doubt) * largest + self.doubt * mean
 
 

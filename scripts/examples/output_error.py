@@ -43,12 +43,12 @@ class OutputError(Score):
         """|x_i|^power of new tokens, for each KV head: all that is kept of the hidden states."""
         return hidden.float().norm(dim=-1).pow(self.power).expand(layer.cache_heads, -1)
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer: one row a query head, higher is kept."""
-        assert rows is not None
+        assert window is not None
         matrices = layer.projections["output"].to(layer.values.device).float().unflatten(1, (layer.query_heads, -1))
         squared = torch.einsum("xhd,xhe->hde", matrices, matrices)  # |W_o d|^2 is d.(squared d)
-        return over_columns(layer, rows, partial(_errors, squared=squared, sizes=layer.recordings[self][:1]))
+        return over_columns(layer, window, partial(_errors, squared=squared, sizes=layer.recordings[self][:1]))
 
 
 def _errors(chunk: Chunk, squared: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Age(Score):
         if not self.sign:
             raise ValueError(f"score.sign={self.sign}: another number than 0")
 
-    def __call__(self, layer, rows, reduce):
+    def __call__(self, layer, window, reduce):
         return self.sign * layer.positions.view(layer.cache_heads, -1).float()
 """
 

@@ -174,8 +174,8 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
 class Broken(Attention):
     """Attention that is no number from the token after the prompt on."""
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        scores = super().__call__(layer, rows, reduce)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        scores = super().__call__(layer, window, reduce)
         return scores * torch.nan if layer.positions.max() > 60 else scores
 
 

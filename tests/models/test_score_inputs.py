@@ -48,7 +48,7 @@ class Hidden(Score):
     def read_hidden(self, layer: LayerCache, hidden: Tensor) -> Scores:
         return hidden[:, : layer.cache_heads].T
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.recordings[self]
 
 

@@ -15,7 +15,7 @@ class Age(Score):
     name: str = "age"
     signed = True
 
-    def __call__(self, layer: Any, rows: Any, reduce: Any) -> Any:
+    def __call__(self, layer: Any, window: Any, reduce: Any) -> Any:
         return self.sign * layer.positions.view(layer.cache_heads, -1).float()
 
 

@@ -42,9 +42,9 @@ class Counting(Attention):
     name: str = "counting"
     recorders: tuple[Any, ...] = ()
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         self.recorders[0].seen.append((layer.index, reduce))
-        return super().__call__(layer, rows, reduce)
+        return super().__call__(layer, window, reduce)
 
 
 class Seen:

@@ -44,10 +44,10 @@ from kvbench.eviction.scores.attn import Attention
 class Slowed(Attention):
     name: str = "slowed"
 
-    def __call__(self, layer, rows, reduce):
+    def __call__(self, layer, window, reduce):
         if "SLURM_JOB_ID" in os.environ:
             time.sleep(0.75)
-        return super().__call__(layer, rows, reduce)
+        return super().__call__(layer, window, reduce)
 """
 """Attention that sleeps in the tasks of a job, so that their time does not depend on how fast the machine is."""
 SAMPLES = 40
@@ -173,7 +173,7 @@ class Slow(Score):
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar = "mean"
 
-    def __call__(self, layer, rows, reduce):
+    def __call__(self, layer, window, reduce):
         time.sleep(600)
         return layer.positions.view(layer.cache_heads, -1).float()
 """

@@ -241,8 +241,8 @@ from kvbench.eviction.scores.recency import Recency
 class Mine(Recency):
     name: str = "mine"
 
-    def __call__(self, layer, rows, reduce):
-        return super().__call__(layer, rows, reduce) * (1 if layer.windows else -1)
+    def __call__(self, layer, window, reduce):
+        return super().__call__(layer, window, reduce) * (1 if layer.windows else -1)
 """
     monkeypatch.delitem(sys.modules, "peeking", raising=False)
     files = {"__init__.py": code, "conf/score/mine.yaml": SCORE.format("peeking.Mine")}

@@ -111,7 +111,9 @@ class Layers:
         """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: the queries of the window."""
         return window
 
-    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(
+        self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
+    ) -> float:
         """Return the weight of a layer, given the scores of its candidates. Default: 1."""
         return 1.0
 

@@ -104,7 +104,9 @@ class EntropyLayers(Layers):
     official_divides_all: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
-    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(
+        self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
+    ) -> float:
         return entropy(candidates)
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
@@ -147,14 +149,16 @@ class PreferenceLayers(Layers):
     def rows(self, window: int, tokens: int) -> int:
         return tokens if self.queries == "all" else window
 
-    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
-        assert rows is not None
+    def layer_weight(
+        self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
+    ) -> float:
+        assert window is not None
         parts = [
-            preference(part, rows.of_heads(heads, layer.cache_heads), recent, seeing=self.queries == "all")
+            preference(part, window.of_heads(heads, layer.cache_heads), recent, seeing=self.queries == "all")
             for heads, part in dense_parts(layer)
         ]
         dispersion, shift = map(math.fsum, zip(*parts, strict=True))
-        shift_factor = shift ** (1 / self.tau2) if rows.lse.shape[1] > 1 else 1
+        shift_factor = shift ** (1 / self.tau2) if window.lse.shape[1] > 1 else 1
         return dispersion ** (1 / self.tau1) * shift_factor
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
@@ -204,9 +208,11 @@ class LazyLayers(Layers):
                 f"policy.layers.published_threshold={self.published_threshold}: attention is from 0 to 1, e.g. 0.9"
             )
 
-    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
-        assert rows is not None
-        weights, stop = received(layer, rows, "mean").double(), layer.lengths[0] - recent
+    def layer_weight(
+        self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
+    ) -> float:
+        assert window is not None
+        weights, stop = received(layer, window, "mean").double(), layer.lengths[0] - recent
         evictable = weights[:, stop - candidates.shape[1] : stop]
         return float(weights.sum() - evictable.sum()) / weights.shape[0]
 
@@ -363,27 +369,27 @@ def entropy(scores: Ranked) -> float:
     return float(-torch.xlogy(p, p).sum()) / math.log(mass.numel())
 
 
-def preference(layer: LayerCache, rows: ObservationWindow, recent: int, seeing: bool = False) -> tuple[float, float]:
+def preference(layer: LayerCache, window: ObservationWindow, recent: int, seeing: bool = False) -> tuple[float, float]:
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
     A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all. A single row has no
     shift.
     """
-    stop, count = layer.lengths[0] - recent, rows.lse.shape[1]
-    fast = fused_sums(layer, rows, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
+    stop, count = layer.lengths[0] - recent, window.lse.shape[1]
+    fast = fused_sums(layer, window, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
     if fast is not None and count > 1:
         variance = over_seeing(fast["attn"] / count, fast["attn_variance"], count) if seeing else fast["attn_variance"]
         kernel_dispersion, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
         return max(0.0, float(kernel_dispersion)), float(shift)
     dispersion = 0.0
-    for block, num_tokens in blocks(layer, rows):
+    for block, num_tokens in blocks(layer, window):
         for chunk in chunks(layer, block, num_tokens):
             weights = chunk.weights[..., : max(0, stop - chunk.start)]
             dispersion -= float((weights * (weights + EPSILON).log()).sum(dtype=torch.float64))
     if count == 1:
         return max(0.0, dispersion), 0.0
-    mean, variance = moments(layer, rows)
+    mean, variance = moments(layer, window)
     if seeing:
         variance = over_seeing(mean, variance, count)
     return max(0.0, dispersion), float(variance[:, :stop].sum(dtype=torch.float64))

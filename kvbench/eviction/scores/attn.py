@@ -23,22 +23,22 @@ from kvbench.support.errors import UserError
 
 
 def received(
-    layer: LayerCache, rows: ObservationWindow, reduce: Reduce, power: int = 1, diagonal: bool = True
+    layer: LayerCache, window: ObservationWindow, reduce: Reduce, power: int = 1, diagonal: bool = True
 ) -> Scores:
-    """Attention weights, to the power of `power`, that every column receives from `rows`: one row per query head.
+    """Attention weights, to the power of `power`, that every column receives from a window: one row per query head.
 
     Without `diagonal` the weight that a row gives itself counts as 0.
     """
     if reduce == "max":
         largest = partial(_largest, diagonal=diagonal)
-        merged = over_columns(layer, rows, largest, torch.maximum, "attn_max", diagonal)
+        merged = over_columns(layer, window, largest, torch.maximum, "attn_max", diagonal)
         return merged if power == 1 else merged.pow(power)
     total = partial(_total, power=power, diagonal=diagonal)
-    merged = over_columns(layer, rows, total, named="attn" if power == 1 else "attn_squares", diagonal=diagonal)
+    merged = over_columns(layer, window, total, named="attn" if power == 1 else "attn_squares", diagonal=diagonal)
     if reduce == "observed_attention":
-        attending = torch.arange(merged.shape[1], 0, -1, device=merged.device).clamp_max(rows.lse.shape[1])
+        attending = torch.arange(merged.shape[1], 0, -1, device=merged.device).clamp_max(window.lse.shape[1])
         return merged / attending
-    return merged / rows.lse.shape[1] if reduce == "mean" and rows.lse.shape[1] > 1 else merged
+    return merged / window.lse.shape[1] if reduce == "mean" and window.lse.shape[1] > 1 else merged
 
 
 def _largest(chunk: Chunk, diagonal: bool) -> Columns:
@@ -83,9 +83,9 @@ class Attention(WindowScore):
     def over_rows(self, reduce: Reduce) -> Reduce | None:
         return reduce if reduce in ("sum", "mean") or (reduce == "max" and self.power == 1) else None
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return received(layer, rows, reduce, self.power, self.diagonal)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return received(layer, window, reduce, self.power, self.diagonal)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class AttentionMax(WindowScore):
     def over_rows(self, reduce: Reduce) -> Reduce:
         return "max"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return received(layer, rows, "max", diagonal=self.diagonal)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return received(layer, window, "max", diagonal=self.diagonal)
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Cake(WindowScore):
         if not self.gamma >= 0:
             raise UserError(f"score.gamma={self.gamma}: allowed: 0 or more, the weight of the variance, e.g. 200")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        if rows.lse.shape[1] == 1:
-            return received(layer, rows, "mean")
-        mean, variance = moments(layer, rows)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        if window.lse.shape[1] == 1:
+            return received(layer, window, "mean")
+        mean, variance = moments(layer, window)
         return mean + self.gamma * variance

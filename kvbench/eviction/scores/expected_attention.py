@@ -42,7 +42,7 @@ class FutureQueryScore(Score):
     def inputs(self) -> ScoreInputs:
         return ScoreInputs(future_queries=PredictedQueries(self.sink, self.future))
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         statistics = layer.expected_queries(PredictedQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
             raise UserError(
@@ -88,8 +88,8 @@ class ExpectedAttention(FutureQueryScore):
         parts = [self._logits(statistics, part) for part in keys.split(COLUMN_CHUNK, dim=1)]
         return torch.cat(parts, dim=1).softmax(dim=1)
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return super().__call__(layer, rows, reduce) + self.epsilon
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, window, reduce) + self.epsilon
 
     def _logits(self, statistics: FutureQueryStats, keys: Dense) -> Scores:
         wide = keys.float().repeat_interleave(statistics.mean.shape[0] // keys.shape[0], dim=0)

@@ -100,7 +100,7 @@ class HeadTable(Score):
                 f"one ({weights}); write one for it with kvbench heads"
             )
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         (layers, heads), own = self.table.shape, self._heads or range(layer.cache_heads)
         if layer.index >= layers or own[-1] >= heads or (self._heads is None and layer.cache_heads != heads):
             raise UserError(

@@ -67,8 +67,8 @@ class WrappedScore(Score):
     def least_rows(self) -> int:  # type: ignore[override]
         return self.host.least_rows
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return self.host(layer, rows, reduce)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return self.host(layer, window, reduce)
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class CriticalKV(WrappedScore):
     def by_head(self) -> bool:  # type: ignore[override]
         return self.host.by_head
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return self.host(layer, rows, "mean" if reduce == "sum" else reduce)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return self.host(layer, window, "mean" if reduce == "sum" else reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return self.host.weigh(layer, recent)

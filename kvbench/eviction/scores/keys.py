@@ -35,7 +35,7 @@ class KeyNorm(Score):
     def claims(self) -> Iterator[Claim]:
         yield Claim(f"score {self.name}", "", grants=frozenset({LASTING}))
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return -layer.keys.float().norm(dim=-1).view(layer.cache_heads, -1)
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
@@ -54,7 +54,7 @@ class KeyDiff(Score):
     row_term: ClassVar[RawTerm] = "nothing"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, _ = layer.dense
         directions = F.normalize(keys.float(), dim=-1)
         centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)
@@ -97,7 +97,7 @@ class LagKV(Score):
         if self.lag < 2:
             raise UserError(f"score.lag={self.lag}: a partition has at least 2 tokens to choose from, e.g. 128")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, values = layer.dense
         tokens = layer.lengths[0]
         scores = 1 + torch.arange(tokens, device=keys.device) / tokens
@@ -154,7 +154,7 @@ class Cur(Score):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise UserError(f"score.{name}={number}: null, or a number from 1, e.g. 16")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         states = (self.projected(part.float(), layer.index) for part in layer.dense)
         keys, values = (self._shares(part.square().sum(dim=-1)) for part in states)
         if self.leverage == "kv_product":

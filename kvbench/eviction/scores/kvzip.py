@@ -81,7 +81,7 @@ class KVzip(Score):
             breaks = {COMPARABLE: "makes logits, and those of different heads do not compare"}
             yield Claim(f"score {self.name}", f"score.zscore=true with {self.name}", breaks=breaks)
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""
         record, first = layer.recordings[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
@@ -129,5 +129,5 @@ class KVzipPlus(KVzip):
         assert repeat is not None
         return ScoreInputs(repeat=replace(repeat, by_norm=True), projections=("output",))
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return super().__call__(layer, rows, reduce) * projected_norms(layer, layer.lengths[0], 2)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, window, reduce) * projected_norms(layer, layer.lengths[0], 2)

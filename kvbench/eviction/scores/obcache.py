@@ -43,9 +43,9 @@ class OBCacheValue(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_value"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return over_columns(layer, rows, _value, named="obcache_value")
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return over_columns(layer, window, _value, named="obcache_value")
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class OBCacheKey(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_key"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return over_columns(layer, resolved(layer, rows), _key, named="obcache_key")
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return over_columns(layer, resolved(layer, window), _key, named="obcache_key")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class OBCacheJoint(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_joint"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return over_columns(layer, resolved(layer, rows), _joint, named="obcache_joint")
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return over_columns(layer, resolved(layer, window), _joint, named="obcache_joint")
 
 
 def _value(chunk: Chunk) -> Columns:
@@ -95,10 +95,10 @@ class ExactRemoval(OutputLoss):
     row_term: ClassVar[RawTerm] = "exact_removal"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
         term = partial(_removed, bound=Furthest(layer))
-        return over_columns(layer, resolved(layer, rows), term, named="exact_removal")
+        return over_columns(layer, resolved(layer, window), term, named="exact_removal")
 
 
 def _removed(chunk: Chunk, bound: Furthest) -> Columns:
@@ -118,10 +118,10 @@ class ExactZeroed(OutputLoss):
     row_term: ClassVar[RawTerm] = "exact_zeroed"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
         term = partial(_zeroed, bound=Furthest(layer))
-        return over_columns(layer, resolved(layer, rows), term, named="exact_zeroed")
+        return over_columns(layer, resolved(layer, window), term, named="exact_zeroed")
 
 
 def _zeroed(chunk: Chunk, bound: Furthest) -> Columns:

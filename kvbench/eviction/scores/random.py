@@ -26,7 +26,7 @@ class Random(Score):
     name: str = "random"
     row_term: ClassVar[RawTerm] = "nothing"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self._drawn(layer.index, layer.cache_heads, layer.lengths[0]).to(layer.keys.device)
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:

@@ -19,5 +19,5 @@ class Recency(Score):
     row_term: ClassVar[RawTerm] = "position"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.positions.view(layer.cache_heads, -1).float()

@@ -168,10 +168,10 @@ class Score(Protocol):
         """
         return self
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
 
-        rows: the observation window; None unless `inputs.window`. reduce: how scores made of attention weights merge
+        window: the observation window; None unless `inputs.window`. reduce: how scores made of attention weights merge
         its queries; other scores define their own reduction and ignore it.
         """
         ...

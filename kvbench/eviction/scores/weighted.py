@@ -29,11 +29,11 @@ class Finch(WindowScore):
     row_term: ClassVar[RawTerm] = "attn"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
         if not self.normalize:
-            return received(layer, rows, "mean")
-        return over_columns(layer, rows, _normalized) / rows.lse.shape[1]
+            return received(layer, window, "mean")
+        return over_columns(layer, window, _normalized) / window.lse.shape[1]
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
         assert sums is not None
@@ -55,9 +55,9 @@ class WeightedAttention(WindowScore):
     norm: Annotated[Literal[1, 2], Help("1 or 2")] = 1
     group: ClassVar[Group] = "max"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return received(layer, rows, reduce)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return received(layer, window, reduce)
 
     def norms(self, layer: LayerCache, recent: int) -> Scores:
         """|v_j| of all but the newest `recent` tokens, one row per KV head."""

@@ -125,24 +125,24 @@ class Chunk:
         return numbers.repeat_interleave(self.group, dim=0)
 
 
-def blocks(layer: LayerCache, rows: ObservationWindow) -> Iterator[tuple[ObservationWindow, int]]:
+def blocks(layer: LayerCache, window: ObservationWindow) -> Iterator[tuple[ObservationWindow, int]]:
     """Yield the observed rows in blocks of at most `ROW_BLOCK`, each with the number of columns that it attends to."""
-    tokens, observed = layer.lengths[0], rows.queries.shape[1]
+    tokens, observed = layer.lengths[0], window.queries.shape[1]
     for start in range(0, observed, ROW_BLOCK):
         stop = min(start + ROW_BLOCK, observed)
-        yield rows.part(start, stop), tokens - observed + stop
+        yield window.part(start, stop), tokens - observed + stop
 
 
-def chunks(layer: LayerCache, rows: ObservationWindow, tokens: int) -> Iterator[Chunk]:
-    """Return the attention of `rows`, the newest of the first `tokens` tokens, over these tokens; none is held while
+def chunks(layer: LayerCache, window: ObservationWindow, tokens: int) -> Iterator[Chunk]:
+    """Return the attention of a window, the newest of the first `tokens` tokens, over these tokens; none is held while
     the next is made.
     """
     keys, values = layer.dense
-    outputs = rows.outputs.float()
+    outputs = window.outputs.float()
     kv_heads = keys.shape[0]
     centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
-    chunk = partial(_chunk, tokens - rows.lse.shape[1], values, outputs, rows, centre)
-    return starmap(chunk, logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap))
+    chunk = partial(_chunk, tokens - window.lse.shape[1], values, outputs, window, centre)
+    return starmap(chunk, logits_by_chunk(window.queries, keys[:, :tokens], window.scaling, window.softcap))
 
 
 def _chunk(
@@ -164,7 +164,7 @@ def _chunk(
 
 def over_columns(
     layer: LayerCache,
-    rows: ObservationWindow,
+    window: ObservationWindow,
     term: Callable[[Chunk], Columns],
     merge: Callable[[Columns, Columns], Columns] = torch.add,
     named: Term | None = None,
@@ -175,45 +175,45 @@ def over_columns(
     A column that no row of a block attends to counts as 0 there. If `model.kernels` has a kernel for the equal sum
     `named`, that is called instead; `diagonal` tells it whether the weight that a row gives itself counts.
     """
-    fast = None if named is None else fused_sums(layer, rows, (named,), diagonal)
+    fast = None if named is None else fused_sums(layer, window, (named,), diagonal)
     if named is not None and fast is not None:
         return fast[named]
-    total = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
-    for block, num_tokens in blocks(layer, rows):
+    total = window.lse.new_zeros(window.lse.shape[0], layer.lengths[0])
+    for block, num_tokens in blocks(layer, window):
         part = torch.cat(list(map(term, chunks(layer, block, num_tokens))), dim=1)
         total[:, :num_tokens] = merge(total[:, :num_tokens], part)
     return total
 
 
 def fused_sums(
-    layer: LayerCache, rows: ObservationWindow, terms: Sequence[Term], diagonal: bool = True
+    layer: LayerCache, window: ObservationWindow, terms: Sequence[Term], diagonal: bool = True
 ) -> dict[Term, Scores] | None:
     """Return these sums in one pass of the kernel that `model.kernels` chose; None for plain PyTorch.
 
     Raises UserError for sums that the kernel does not support.
     """
-    sums = column_sums_of(rows.kernels)
+    sums = column_sums_of(window.kernels)
     if sums is None:
         return None
-    arrays = (rows.queries, *layer.dense, rows.outputs, rows.lse)
-    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
+    arrays = (window.queries, *layer.dense, window.outputs, window.lse)
+    return sums(*arrays, window.scaling, terms, softcap=window.softcap, diagonal=diagonal)
 
 
-def moments(layer: LayerCache, rows: ObservationWindow) -> tuple[Scores, Scores]:
+def moments(layer: LayerCache, window: ObservationWindow) -> tuple[Scores, Scores]:
     """Mean and unbiased variance of the attention weight of each column over the observed rows, [heads, tokens] each.
 
     Blocks are joined by the pairwise rule of Chan, Golub and LeVeque (1979), which does not cancel. Raises UserError
     for a single row, whose variance is undefined.
     """
-    observed = rows.lse.shape[1]
+    observed = window.lse.shape[1]
     if observed < 2:
         raise UserError(f"policy.window={observed}: a variance over the observed rows needs two of them")
-    fast = fused_sums(layer, rows, ("attn", "attn_variance"))
+    fast = fused_sums(layer, window, ("attn", "attn_variance"))
     if fast is not None:
         return fast["attn"] / observed, fast["attn_variance"]
-    mean = rows.lse.new_zeros(rows.lse.shape[0], layer.lengths[0])
+    mean = window.lse.new_zeros(window.lse.shape[0], layer.lengths[0])
     squares, counted = torch.zeros_like(mean), 0
-    for block, num_tokens in blocks(layer, rows):
+    for block, num_tokens in blocks(layer, window):
         count = block.lse.shape[1]
         by_chunk = chunks(layer, block, num_tokens)
         parts = list(map(lambda chunk: torch.var_mean(chunk.weights, dim=1, correction=0), by_chunk))
@@ -227,23 +227,23 @@ def moments(layer: LayerCache, rows: ObservationWindow) -> tuple[Scores, Scores]
     return mean, squares / (observed - 1)
 
 
-def resolved(layer: LayerCache, rows: ObservationWindow) -> ObservationWindow:
-    """`rows` with outputs in float32 or wider: outputs of a half precision model are computed again from the cache.
+def resolved(layer: LayerCache, window: ObservationWindow) -> ObservationWindow:
+    """Return a window with outputs in float32 or wider: a half precision model's are computed again from the cache.
 
     Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.
     """
-    if rows.outputs.dtype.itemsize >= 4:
-        return rows
-    outputs = torch.zeros(rows.outputs.shape, dtype=torch.float32, device=rows.outputs.device)
+    if window.outputs.dtype.itemsize >= 4:
+        return window
+    outputs = torch.zeros(window.outputs.shape, dtype=torch.float32, device=window.outputs.device)
     start = 0
-    for block, num_tokens in blocks(layer, rows):
+    for block, num_tokens in blocks(layer, window):
         stop = start + block.lse.shape[1]
         for chunk in chunks(layer, block, num_tokens):
             heads, count, _ = chunk.weights.shape
             grouped = chunk.weights.reshape(chunk.values.shape[0], chunk.group * count, -1)
             outputs[:, start:stop] += (grouped @ chunk.values).view(heads, count, -1)
         start = stop
-    return replace(rows, outputs=outputs)
+    return replace(window, outputs=outputs)
 
 
 @dataclass(frozen=True)

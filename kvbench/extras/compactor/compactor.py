@@ -51,7 +51,7 @@ class _OfPrompt(Score):
             if (number := getattr(self, field, None)) is not None and number < least:
                 raise UserError(f"score.{field}={number}: a number of tokens or directions from {least}, e.g. 48")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.recordings[self]
 
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
@@ -198,7 +198,7 @@ class Compactor(_OfPrompt):
     def of_budget(self, budget: Budget) -> Score:
         return self if self.blending is not None else replace(self, budget=str(budget))
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         leverage, attention = (layer.recordings[part] for part in self.recorded)
         return self._blending(layer.lengths[0]) * leverage + attention
 

@@ -114,7 +114,7 @@ class _Gated(Score):
             )
         return self.gate({name: part.to(hidden.device) for name, part in weights.items()}, hidden.float())
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.recordings[self]
 
 

@@ -123,7 +123,7 @@ class TriAttention(Score):
                 f"of {layers} layers of {kv_heads} KV heads; {MAKE}"
             )
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
         queries = self._queries_of(layer.index, self._heads or range(layer.cache_heads), group, layer.keys)
         # With positions=cache keys are rotated by their slots, and the next token comes behind them.

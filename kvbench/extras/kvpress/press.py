@@ -104,7 +104,7 @@ class Press(Score):
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         return self._score(layer, call)
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.recordings[self] if self.inputs.hidden_states else self._score(layer, None)
 
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:

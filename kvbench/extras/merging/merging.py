@@ -126,7 +126,7 @@ class D2O(Merging):
                 raise UserError(f"policy.apply.{name}={value}: allowed: 0 to 1, a weight, e.g. 0.7")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         heads = list(heads_of(before, kept, after))
         similar = {
@@ -181,7 +181,7 @@ class Nearest(Merging):
             raise UserError(f"policy.apply.threshold={self.threshold}: allowed: -1 to 1, a cosine, e.g. 0.5")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         values = after.values.clone()
         for source, mine, target in heads_of(before, kept, after):
@@ -218,10 +218,10 @@ class CaM(Merging):
             raise UserError(f"policy.apply.spread={self.spread}: allowed: 1 or more kept pairs, e.g. 32")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
-        assert rows is not None
-        attention, values = attention_of(before, rows, len(kept)), after.values.clone()
+        assert window is not None
+        attention, values = attention_of(before, window, len(kept)), after.values.clone()
         chances = self.chances(before.index, int(before.positions.max()) + 1, kept.shape).to(values.device)
         for number, (source, mine, target) in enumerate(heads_of(before, kept, after)):
             if mine.all() or not mine.any():
@@ -248,13 +248,13 @@ class CaM(Merging):
         return torch.rand(*shape, generator=generator(self.seed, layer, tokens))
 
 
-def attention_of(layer: LayerCache, rows: ObservationWindow, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
+def attention_of(layer: LayerCache, window: ObservationWindow, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
     """Return the attention that every slot receives on average from the rows, and from the query heads of its cache
     head.
     """
     sums = torch.zeros(cache_heads, max(layer.lengths), device=layer.keys.device)
     for heads, part in dense_parts(layer):
-        by_query_head = received(part, rows.of_heads(heads, layer.cache_heads), "mean")
+        by_query_head = received(part, window.of_heads(heads, layer.cache_heads), "mean")
         copies = cache_heads // layer.cache_heads
         places = [head * copies + copy for head in heads for copy in range(copies)]
         sums[places, : part.lengths[0]] = by_query_head.unflatten(0, (len(places), -1)).mean(dim=1)

@@ -53,13 +53,13 @@ class RKV(WindowScore):
         if not 0 <= self.importance <= 1:
             raise UserError(f"score.importance={self.importance}: the share of the attention is from 0 to 1, e.g. 0.1")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        keys, tokens, count = layer.dense[0], layer.lengths[0], rows.queries.shape[1]
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        keys, tokens, count = layer.dense[0], layer.lengths[0], window.queries.shape[1]
         stop = tokens - count or tokens
         total = torch.zeros(layer.cache_heads, tokens, device=keys.device)
         for start in range(0, count, ROW_BLOCK):
-            block = rows.part(start, min(start + ROW_BLOCK, count))
+            block = window.part(start, min(start + ROW_BLOCK, count))
             visible = keys[:, : tokens - count + start + block.queries.shape[1]]
             chunks = logits_by_chunk(block.queries, visible, block.scaling, block.softcap)
             grouped = (part.view(layer.cache_heads, -1, *part.shape[1:]).amax(dim=1) for _, part in chunks)

@@ -66,13 +66,13 @@ class ThinK(Kind):
         return int(head_dim * self.ratio)
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
-        assert rows is not None
+        assert window is not None
         head_dim = after.keys.shape[1]
         if (removed := self.removed(head_dim)) == 0:
             return after
-        by_query_head = rows.queries.float().square().mean(dim=1)
+        by_query_head = window.queries.float().square().mean(dim=1)
         squares = by_query_head.unflatten(0, (after.cache_heads, -1)).mean(dim=1)
         keys, channels = after.keys.clone(), []
         for head, (start, stop) in enumerate(zip(after.offsets, after.offsets[1:], strict=False)):

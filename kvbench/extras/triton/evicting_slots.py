@@ -278,7 +278,7 @@ class Slots:
         layers: Sequence[LayerCache],
         evictors: Sequence[IncrementalEviction],
         reading: EvictionClock,
-        rows: Sequence[ObservationWindow | None],
+        window: Sequence[ObservationWindow | None],
     ) -> None:
         like = layers[0]
         self.index, self.cache_heads, self.query_heads = like.index, like.cache_heads, like.query_heads
@@ -287,7 +287,7 @@ class Slots:
         self.rules = _rules(self.layout, evictors, reading.every, like.keys.device)
         self.bases = torch.tensor(self.layout.starts[:-1]).to(like.keys.device, non_blocking=True)
         self.reads = any(evictor.score.inputs.window for evictor in evictors) and reading.every is not None
-        self.rows = [self._of_segments([part for part in rows if part is not None])] if rows[0] is not None else []
+        self.rows = [self._of_segments([part for part in window if part is not None])] if window[0] is not None else []
         self.states = [ACCUMULATED] * any(evictor.accumulates for evictor in evictors)
         self.states += [ROTATED] * (reading.re_rotation is not None)
         owners, starts = self.layout.owners, self.layout.starts
@@ -422,15 +422,24 @@ class Slots:
         slots = torch.arange(self.layout.longest, device=order.device)
         return torch.where(self.rules.by_score[:, None] != 0, slots, order)
 
-    def _sums(self, rows: ObservationWindow, shown: FlatPairs) -> Columns:
+    def _sums(self, window: ObservationWindow, shown: FlatPairs) -> Columns:
         """Return the sum of every slot over the row of the new token, merged over the query heads of its segment; these
         are the running scores of all segments if `rules.adds`.
         """
         count, rules = len(self.lengths), self.rules
-        queries, outputs = (part.view(count, -1, part.shape[2]) for part in (rows.queries, rows.outputs))
-        arrays = queries, shown, self.pairs[1], outputs, rows.lse.view(count, -1), self.held, rules.terms, rules.merges
+        queries, outputs = (part.view(count, -1, part.shape[2]) for part in (window.queries, window.outputs))
+        arrays = (
+            queries,
+            shown,
+            self.pairs[1],
+            outputs,
+            window.lse.view(count, -1),
+            self.held,
+            rules.terms,
+            rules.merges,
+        )
         state = None if rules.adds is None else (self._state(ACCUMULATED), rules.adds)
-        return row_sums.row_sums(*arrays, rows.scaling, rows.softcap, state)
+        return row_sums.row_sums(*arrays, window.scaling, window.softcap, state)
 
     def _heads(self, run: Run, memo: dict[Hashable, object], shown: FlatPairs, newest: Newest) -> RaggedHeads:
         """Return the inputs of a run's score."""
@@ -449,14 +458,14 @@ class Slots:
             memo=memo,
         )
 
-    def _raw(self, run: Run, heads: RaggedHeads, rows: ObservationWindow | None, sums: Columns | None) -> OfRun:
+    def _raw(self, run: Run, heads: RaggedHeads, window: ObservationWindow | None, sums: Columns | None) -> OfRun:
         """Return what is pooled of a run, after adding to the running scores."""
         evictor, own = run.evictor, None if sums is None else sums[run.segments]
         try:
             if row_term_of(evictor.score) == "position":
                 own = self.numbers[0, run.segments].float()
-            elif rows is not None and self.reading.every != 1 and evictor.score.inputs.window:
-                own = self._over_rows(run, heads, rows)
+            elif window is not None and self.reading.every != 1 and evictor.score.inputs.window:
+                own = self._over_rows(run, heads, window)
             own = evictor.score.raw_segments(heads, own)
         except UserError as error:
             self.failures |= {cell: str(error) for cell, _ in heads.owners}
@@ -468,14 +477,14 @@ class Slots:
             own = self._state(ACCUMULATED)[run.segments].add_(own)
         return evictor.score.weigh_segments(heads, own)
 
-    def _over_rows(self, run: Run, heads: RaggedHeads, rows: ObservationWindow) -> OfRun:
+    def _over_rows(self, run: Run, heads: RaggedHeads, window: ObservationWindow) -> OfRun:
         """Return the sum of every slot of a run over several rows."""
         policy, score = run.evictor.policy, run.evictor.score
         term, merge = row_term_of(score), score.over_rows(policy.reduce)
         assert term is not None
         named = term.removesuffix("_of_others")
         span = run.start * heads.group, run.stop * heads.group
-        own = rows.of_span(*span).last(policy.rows(rows.queries.shape[1]))
+        own = window.of_span(*span).last(policy.rows(window.queries.shape[1]))
         name: Any = "attn_max" if merge == "max" else named
         arrays = own.queries, heads.keys, heads.values, own.outputs, own.lse
         options = {"softcap": own.softcap, "diagonal": named == term, "segments": heads.segments}
@@ -586,8 +595,10 @@ class Slots:
         group = self.query_heads // self.cache_heads
         return joined(self.rows).at(query_heads_of(self.layout.segments_of(cell), group))
 
-    def _of_segments(self, rows: Sequence[ObservationWindow]) -> ObservationWindow:
+    def _of_segments(self, window: Sequence[ObservationWindow]) -> ObservationWindow:
         """Return the rows of all cells in the order of the segments."""
-        every = replace(rows[0], **{name: torch.cat([part.arrays[name] for part in rows]) for name in rows[0].arrays})
+        every = replace(
+            window[0], **{name: torch.cat([part.arrays[name] for part in window]) for name in window[0].arrays}
+        )
         heads = [cell * self.cache_heads + head for cell, head in self.layout.owners]
         return every.at(query_heads_of(heads, self.query_heads // self.cache_heads))

@@ -112,14 +112,14 @@ class EvictingCache:
         """Return whether the cache evicts after so many further tokens."""
         return self.every is not None and self.pending + new >= self.every
 
-    def _evicted(self, grown: LayerCache, shown: LayerCache, rows: ObservationWindow | None) -> LayerCache:
+    def _evicted(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
         """Return a layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
         if self.divides:
-            ranked, self._rankings[grown.index] = self.evictor.rank(grown, rows)
+            ranked, self._rankings[grown.index] = self.evictor.rank(grown, window)
             return ranked
         if not self.evictor.changes(grown):
             return grown
-        evicted = self.evictor.step(shown, rows).layer
+        evicted = self.evictor.step(shown, window).layer
         self.drops |= evicted.lengths != grown.lengths
         if self.re_rotation is None:
             return evicted
@@ -167,12 +167,12 @@ class EvictingCache:
         rows = self._rows.pop(index, [])
         return joined(rows) if rows else None
 
-    def return_layer(self, layer: LayerCache, rows: ObservationWindow | None = None) -> None:
+    def return_layer(self, layer: LayerCache, window: ObservationWindow | None = None) -> None:
         """Put a layer back, and what its newest tokens saw."""
         self._layers[layer.index] = layer
         self._lent.discard(layer.index)
-        if rows is not None:
-            self._rows[layer.index] = [rows]
+        if window is not None:
+            self._rows[layer.index] = [window]
 
     def freeze(self) -> KVCache:
         """Return the current cache, once a batch that read it is settled."""

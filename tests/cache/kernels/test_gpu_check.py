@@ -124,11 +124,11 @@ def test_near_ties_of_decoding_are_no_faults(monkeypatch: pytest.MonkeyPatch, ga
     ranked = IncrementalEviction.rank
 
     def planted(
-        self: IncrementalEviction, layer: LayerCache, rows: ObservationWindow | None
+        self: IncrementalEviction, layer: LayerCache, window: ObservationWindow | None
     ) -> tuple[LayerCache, Ranking]:
-        layer, ranking = ranked(self, layer, rows)
+        layer, ranking = ranked(self, layer, window)
         rises = torch.arange(ranking.scores.shape[-1], dtype=ranking.scores.dtype)
-        sign = -1 if rows is not None and rows.kernels == "triton" else 1
+        sign = -1 if window is not None and window.kernels == "triton" else 1
         return layer, ranking.mapped(lambda scores: (1 + sign * gap * rises).expand_as(scores))
 
     monkeypatch.setattr(IncrementalEviction, "rank", planted)
@@ -147,10 +147,10 @@ def test_decoding_that_keeps_other_pairs_is_wrong(monkeypatch: pytest.MonkeyPatc
     ranked = decoding.Watched.rank
 
     def reversed_(
-        self: decoding.Watched, layer: LayerCache, rows: ObservationWindow | None
+        self: decoding.Watched, layer: LayerCache, window: ObservationWindow | None
     ) -> tuple[LayerCache, Ranking]:
-        layer, ranking = ranked(self, layer, rows)
-        return layer, ranking.mapped(torch.neg) if rows is not None and rows.kernels == "triton" else ranking
+        layer, ranking = ranked(self, layer, window)
+        return layer, ranking.mapped(torch.neg) if window is not None and window.kernels == "triton" else ranking
 
     monkeypatch.setattr(decoding.Watched, "rank", reversed_)
     assert decoding.compared(pairs, 18, arrays).wrong > 0

@@ -29,10 +29,10 @@ class FadedAttention(Score):
         if not self.half_life > 0:
             raise ValueError(f"score.half_life={self.half_life}: a number of tokens above 0, e.g. 64")
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""
-        assert rows is not None
+        assert window is not None
         age = layer.positions.max() - layer.positions.view(layer.cache_heads, -1)
         fading = torch.exp2(-age / self.half_life)
-        weights = received(layer, rows, reduce)
+        weights = received(layer, window, reduce)
         return weights * fading.repeat_interleave(weights.shape[0] // fading.shape[0], dim=0)

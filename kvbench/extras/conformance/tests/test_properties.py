@@ -103,32 +103,32 @@ class Remembering(Attention):
 
     seen: ClassVar[list[int]] = []
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         self.seen.append(1)
-        return super().__call__(layer, rows, reduce).roll(len(self.seen), dims=1)
+        return super().__call__(layer, window, reduce).roll(len(self.seen), dims=1)
 
 
 class Peeking(KeyNorm):
     """Reads rows that it does not declare."""
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         weights = layer.windows[0].queries.sum() if layer.windows else 0.0
-        return super().__call__(layer, rows, reduce) * weights
+        return super().__call__(layer, window, reduce) * weights
 
 
 class Overflowing(Attention):
     """Weights in the model's dtype over what is left of one: 1 / (1 - a) is inf where a row gives all to a pair."""
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        weights = super().__call__(layer, rows, "max")
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        weights = super().__call__(layer, window, "max")
         return weights / (1 - weights.to(torch.bfloat16).float())
 
 
 class Summing(Attention):
     """One number a head."""
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return super().__call__(layer, rows, reduce).sum(dim=1, keepdim=True)
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, window, reduce).sum(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True)

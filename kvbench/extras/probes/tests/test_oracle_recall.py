@@ -32,7 +32,7 @@ class PromptRecord(Score):
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "sum"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self.scene.errors(layer, layer.query_heads).float()
 
 

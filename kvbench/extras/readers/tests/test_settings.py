@@ -38,7 +38,7 @@ from kvbench.eviction.scores.score import Score
 class Age(Score):
     name: str = "age"
 
-    def __call__(self, layer, rows, reduce):
+    def __call__(self, layer, window, reduce):
         return {sign}layer.positions.view(layer.cache_heads, -1).float()
 """
 

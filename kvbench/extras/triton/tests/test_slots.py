@@ -280,9 +280,9 @@ class Squares(WindowScore):
     name: str = "squares"
     row_term: ClassVar[RawTerm] = "attn_squares"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        assert rows is not None
-        return received(layer, rows.last(1), "sum", power=2) * layer.lengths[0]
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        assert window is not None
+        return received(layer, window.last(1), "sum", power=2) * layer.lengths[0]
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
         assert sums is not None
@@ -295,8 +295,8 @@ class Halves(Squares):
 
     name: str = "halves"
 
-    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
-        return super().__call__(layer, rows, reduce) / 2
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, window, reduce) / 2
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
