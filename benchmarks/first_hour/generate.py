@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kvbench.config.sweep import plan_sweep
-from kvbench.models.loading.load import shape_config
+from kvbench.models.loading.weights import shape_config
 
 STEPS = 16
 

@@ -32,10 +32,12 @@ from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.linear_layers import use_products
-from kvbench.models.loading.load import LoadedModel, make_deterministic, suit_cpu, widen
+from kvbench.models.loading.load import LoadedModel, suit_cpu
+from kvbench.models.loading.process import make_deterministic
 from kvbench.models.loading.products import chosen_products
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.wide_head import widen
 from kvbench.records import Row
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of
 from kvbench.run.joint_batch import JointBatch, decodes_jointly

@@ -12,8 +12,9 @@ from safetensors import safe_open
 
 from kvbench.eviction.budget import ThresholdBudget
 from kvbench.models.engine import Engine
-from kvbench.models.loading.load import config_of, random
+from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
+from kvbench.models.loading.weights import random
 from kvbench.run import memory, plan_memory
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from kvbench.models.loading.load import random
+from kvbench.models.loading.weights import random
 
 VOCABULARY = 128
 SMALL: dict[str, Any] = {

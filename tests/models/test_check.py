@@ -11,7 +11,7 @@ from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.models.loading.load import WideHead, widen
+from kvbench.models.wide_head import WideHead, widen
 from tests.models.families import FAMILIES, RECURRENT, SIZES, tiny
 from tests.pretended_gpu import PretendedGpu
 

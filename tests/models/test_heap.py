@@ -4,11 +4,11 @@ import platform
 
 import pytest
 
-from kvbench.models.loading import load as load_module
-from kvbench.models.loading.load import keep_freed_memory
+from kvbench.models.loading import process
+from kvbench.models.loading.process import keep_freed_memory
 
 
 def test_only_glibc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
-    monkeypatch.setattr(load_module.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()

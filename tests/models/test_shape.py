@@ -8,8 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvbench.config.compose import content, options
-from kvbench.models.loading.load import LoadedModel, load, model_info, random, shape_config
+from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
+from kvbench.models.loading.weights import random, shape_config
 from kvbench.run.plan import describe_model
 from kvbench.support.plugins import items
 

@@ -15,8 +15,9 @@ from kvbench.config.overrides import parse
 from kvbench.extras.stores.packed import Packed
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.loading.load import read_config, shape_config
+from kvbench.models.loading.load import read_config
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.weights import shape_config
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory, request_text, tensor_shapes, weights_of

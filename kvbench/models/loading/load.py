@@ -1,20 +1,13 @@
 """From a `ModelSpec` to an engine and its tokenizer, in two steps: all cheap checks run before weights are loaded."""
 
-import ctypes
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
 from kvbench.cache.attention import explicit, fused
 from kvbench.cache.kernels.choice import check_installed, chosen_kernels
@@ -34,26 +27,18 @@ from kvbench.models.loading.architecture import (
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.model_file import reader_of
+from kvbench.models.loading.process import default_threads, keep_freed_memory, make_deterministic
 from kvbench.models.loading.products import chosen_products, half_is_slower
-from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
+from kvbench.models.loading.spec import Backend, ModelSpec, template_arguments
 from kvbench.models.loading.tokenizer_file import check_reading
 from kvbench.models.loading.tokenizer_growth import check_growth
+from kvbench.models.loading.weights import LOCAL, from_folder, random, shape_config
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, give_arguments, uses_template
 from kvbench.models.rope import length_rope
+from kvbench.models.wide_head import widen
 from kvbench.support.errors import MissingFile, UserError, is_panic
-from kvbench.support.quantity import shortened
 from kvbench.support.shared_gpus import processes_of_gpu
-
-LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""
-MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
-"""Options of `mallopt`, as in malloc.h, with bytes: the largest block that is allocated on the heap (glibc accepts no
-more), and what is kept at its end for later."""
-WORKSPACE = ":4096:8"
-"""cuBLAS splits its sums differently from call to call unless its workspace has one of two fixed sizes."""
-HEAD_ROWS = 2**14
-"""Rows of the output layer's matrix that are widened at a time."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +160,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
 
     logging.disable_progress_bar()
     spec, device = info.spec, info.device
-    torch.set_num_threads(spec.threads or _default_threads())
+    torch.set_num_threads(spec.threads or default_threads())
     switches, sharing = make_deterministic(), processes_of_gpu()
     if device.type == "cuda" and sharing > 1:  # what one of them takes too much of runs out for itself alone
         torch.cuda.set_per_process_memory_fraction(1 / sharing, device)
@@ -265,26 +250,10 @@ def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[
     )
 
 
-@cache
-def _default_threads() -> int:
-    """Return the number of threads that torch chose itself, read before anything changes it."""
-    return torch.get_num_threads()
-
-
 def suit_cpu(engine: Engine) -> None:
     """Determine how few rows a pass may have, and keep freed memory."""
     keep_freed_memory()
     engine.batch_invariance = invariance_of(engine.model, engine.max_batch)
-
-
-def keep_freed_memory() -> bool:
-    """Let the C library keep up to 256 MiB of freed memory; returns whether it has such a setting (glibc has).
-
-    A prefill allocates and frees megabytes in each layer. By default glibc returns each block to the kernel, which
-    zeroes the next one page by page: a tenth of the time of a prefill.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all([mallopt(*MMAP_THRESHOLD), mallopt(*TRIM_THRESHOLD)])
 
 
 def choose_device(spec: ModelSpec) -> torch.device:
@@ -333,104 +302,6 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
     )
 
 
-def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """Return the model of a folder with transformers' eager attention; raises what transformers raises for broken
-    files.
-
-    Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly the model's: transformers
-    draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
-    """
-    options: dict[str, Any] = {"dtype": dtype} | ({} if spec.device_map is None else {"device_map": spec.device_map})
-    if folder.is_file():
-        options |= reader_of(folder).arguments(folder, dtype)
-    with _without_report():
-        loaded: Any = model_class(config).from_pretrained(
-            folder.parent if folder.is_file() else folder,
-            config=config,  # without it, `_attn_implementation` of config.json wins over the argument
-            attn_implementation="eager",
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # named below
-            output_loading_info=True,
-            **LOCAL,
-            **options,
-        )
-    model, loading = loaded
-    faults = {
-        "missing": sorted(loading["missing_keys"]),
-        "unknown to the model": sorted(loading["unexpected_keys"]),
-        "of another shape": [
-            f"{name} {list(held)}, not {list(expected)}" for name, held, expected in sorted(loading["mismatched_keys"])
-        ],
-    }
-    if any(faults.values()):
-        listed = "; ".join(f"{fault}: {shortened(names, 3)}" for fault, names in faults.items() if names)
-        raise MissingFile(
-            f"model.path={spec.path}: the weights are not those of a {type(model).__name__} as config.json describes "
-            f"it: {listed}; fetch or save the model again, weights and config.json together"
-        )
-    if folder.is_file():
-        reader_of(folder).check(folder, model)
-    return model if spec.device_map is not None else model.to(device)
-
-
-@contextmanager
-def _without_report() -> Iterator[None]:
-    """Keep transformers from printing a page about tensors that do not fit."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def model_class(config: Any) -> Any:
-    """Return the class of transformers that makes a model of a configuration: a causal one, or one that reads images
-    too.
-    """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
-
-
-def shape_config(shape: Shape) -> Any:
-    """Return the configuration of a shape, without special tokens: no token of a random model ends its answer.
-
-    Raises UserError for unknown types and settings, and for values that transformers refuses.
-    """
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    if shape.model_type not in CONFIG_MAPPING:
-        raise UserError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
-    without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    default = CONFIG_MAPPING[shape.model_type]()
-    for name in shape.config:
-        if not hasattr(default, name):
-            raise UserError(f"model.shape.config.{name} is not a setting of {shape.model_type}")
-    try:
-        # a copy: transformers completes nested settings in place, and the shape is a part of what cells are named by
-        return AutoConfig.for_model(shape.model_type, **(without | deepcopy(shape.config)))
-    except Exception as error:  # transformers checks values with exceptions of several packages
-        reason = " ".join(str(error).split())
-        raise UserError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
-
-
-def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """Return a model with random weights, drawn on its device: a seed gives other numbers on another kind of device.
-
-    `auto` is float32. The global generator is not changed.
-    """
-    dtype = torch.float32 if isinstance(dtype, str) else dtype
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
-        torch.manual_seed(seed)
-        return model_class(config).from_config(config, dtype=dtype, attn_implementation="eager")
-
-
 def prompt_attention(backend: Backend) -> Attend:
     """Return the function that `model.attention` names for reading prompts.
 
@@ -444,68 +315,3 @@ def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) 
     """Raise UserError if a backend cannot run in this dtype on this device."""
     if backend in SOURCES:
         check_flash(backend, device, dtype)
-
-
-def make_deterministic() -> dict[str, Any]:
-    """Set the switches for deterministic results in this process, and return their values.
-
-    cuDNN's attention kernels are chosen by timing. An existing value of `CUBLAS_WORKSPACE_CONFIG` is kept; it only has
-    an effect before the first use of CUDA.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore  # nothing here reads such memory
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    return {
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
-        "sdpa_kernels": [
-            name.removeprefix("mem_")
-            for name in ("flash", "mem_efficient", "math", "cudnn")
-            if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
-        ],
-    }
-
-
-class WideHead(nn.Module):
-    """The output layer in float32 for models in half precision; its weight is shared, not copied.
-
-    In bfloat16 the two best logits are often equal, and the first of them would be chosen. transformers' own scaling
-    and soft-capping of logits come after the output layer and so run in float32 too.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-
-    def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
-        """Multiply in half precision and sum in float32, on a GPU; elsewhere widen the weight a few rows at a time.
-
-        Products of half precision numbers are exact in float32, so that both differ in the order of the sum only.
-        """
-        if self.weight.is_cuda and hidden.dtype == self.weight.dtype:
-            rows = hidden.to(self.weight.device).flatten(0, -2)
-            logits = torch.mm(rows, self.weight.mT, out_dtype=torch.float32).unflatten(0, hidden.shape[:-1])
-        else:
-            wide = hidden.to(self.weight.device, torch.float32)
-            logits = torch.cat([wide @ part.float().mT for part in self.weight.split(HEAD_ROWS)], dim=-1)
-        return logits if self.bias is None else logits + self.bias.float()
-
-
-def widen(model: Any) -> bool:
-    """Replace the output layer of a half precision model; returns whether it was replaced.
-
-    Raises UserError for a model whose output layer is not a plain matrix.
-    """
-    head = model.get_output_embeddings()
-    if head is not None and head.weight.itemsize > 2:
-        return False
-    if not isinstance(head, nn.Linear):
-        raise UserError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
-    model.set_output_embeddings(WideHead(head))
-    return True
