@@ -6,7 +6,7 @@ from functools import cached_property
 
 from kvbench.config.overrides import Override, parse
 from kvbench.config.sweep import around
-from kvbench.run.launch.local import Launcher, Task
+from kvbench.run.launch.local import Launcher, PartToRun
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.work.sweep import RunOutput
@@ -64,4 +64,4 @@ class Runner:
     """How an item's rows are made: the screen of the user, and the task that makes a part of an item elsewhere."""
 
     screen: RunOutput
-    part: Callable[[str, Request, Shard], Task]
+    part: Callable[[str, Request, Shard], PartToRun]

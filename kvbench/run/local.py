@@ -37,7 +37,7 @@ class Local:
         return model_info(spec)
 
     def check(self, prepared: ModelInfo, group: PrefillGroup) -> None:
-        dry_run(prepared, group)
+        check_group(prepared, group)
 
     def open(self, prepared: ModelInfo, results: ResultsFolder, progress: Progress) -> "LocalSession":
         progress.loading(prepared.spec.label)
@@ -160,8 +160,11 @@ def differences(device: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]])
     ]
 
 
-def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
-    """Make every sample once and drop it: raises ValueError for a task or score that does not go with the model."""
+def check_group(model: ModelInfo, group: PrefillGroup) -> None:
+    """Check a group before its model is loaded: prompt length, heads, template, stop tokens, and every sample once.
+
+    The hash of the code is taken here. Raises ValueError for a task or score that does not go with the model.
+    """
     task = group.task
     if task.context_length is not None and task.context_length > model.max_length:
         raise UserError(

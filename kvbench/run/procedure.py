@@ -9,7 +9,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run.plan import PrefillGroup, PrefillJob
-from kvbench.run.progress import Progress, Work
+from kvbench.run.progress import Progress, WorkDone
 from kvbench.run.rows import JobResult
 from kvbench.tasks.task import InvalidSample, Sample, Task
 
@@ -47,7 +47,7 @@ class Session(Protocol):
     """A model that answers. work: done so far."""
 
     @property
-    def work(self) -> Work: ...
+    def work(self) -> WorkDone: ...
 
     def procedure(
         self, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail

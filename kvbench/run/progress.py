@@ -26,7 +26,7 @@ class Unseen(Progress):
     """Progress that nobody looks at."""
 
 
-class Work(Protocol):
+class WorkDone(Protocol):
     """The work of a model: prefills and their tokens, and decode batches halved for memory."""
 
     prefills: int
@@ -36,7 +36,7 @@ class Work(Protocol):
 
 @dataclass
 class RunStats:
-    """Outcome of a run: rows recorded and failed, and its `Work`."""
+    """Outcome of a run: rows recorded and failed, and its `WorkDone`."""
 
     rows: int = 0
     errors: int = 0
@@ -44,7 +44,7 @@ class RunStats:
     tokens_prefilled: int = 0
     oom_splits: int = 0
 
-    def add(self, works: Iterable[Work]) -> None:
+    def add(self, works: Iterable[WorkDone]) -> None:
         """Add what several models have done."""
         for work in works:
             self.prefills += work.prefills

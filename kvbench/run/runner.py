@@ -11,7 +11,7 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.procedure import Backend, Prepared, Procedure, Session, backend_of
-from kvbench.run.progress import Progress, RunStats, Unseen, Work
+from kvbench.run.progress import Progress, RunStats, Unseen, WorkDone
 from kvbench.run.rows import JobResult
 from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import StopRequested
@@ -117,7 +117,7 @@ class _Run:
         self._results, self._source, self._progress = results, source, progress
         self._kept: KeptDetail = kept
         self._opened, self._began = opened, began
-        self.works: list[Work] = []
+        self.works: list[WorkDone] = []
         self.outcome = RunStats()
 
     def run_group(self, backend: Backend, prepared: Prepared, group: PrefillGroup, left: int) -> None:

@@ -16,7 +16,7 @@ from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.launch.local import Task, Work
+from kvbench.run.launch.local import PartToRun, PendingSweep
 from kvbench.run.plan import Plan, Shard, shards_of
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress
@@ -53,7 +53,7 @@ def logger_of(words: Sequence[str]) -> Logger:
 def make(
     sweep: Sweep,
     command: Sequence[str],
-    task: Callable[[Shard], Task],
+    task: Callable[[Shard], PartToRun],
     screen: RunOutput = SILENT,
     opened: Opened | None = None,
 ) -> tuple[int, bool]:
@@ -68,7 +68,7 @@ def make(
         _describe(sweep.results, screen.tell, lacks_files)  # the run that made the last row may have failed after it
         return ExitCode.OK, True
     submits = sweep.launcher.submits
-    work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
+    work = PendingSweep(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
     with _requesting_answers(sweep):
         if submits:
             sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later

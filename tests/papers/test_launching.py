@@ -15,7 +15,7 @@ from kvbench.papers.item import item_of, names
 from kvbench.papers.request import Request, RowsElsewhere, Runner
 from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
-from kvbench.run.launch.local import Work
+from kvbench.run.launch.local import PendingSweep
 from kvbench.run.plan import Shard
 
 WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")
@@ -79,7 +79,7 @@ def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monk
     request = Request(words=(*WORDS, f"results.dir={tmp_path}", "launcher=slurm"))
     item = ItemSweep(item_of("obcache/table1"), request, Runner(SCREEN, PartOfItem))
     sweep = item.sweep(Shard(0, 1))
-    submitted: list[Work] = []
+    submitted: list[PendingSweep] = []
 
     def launch(self, work):
         submitted.append(work)

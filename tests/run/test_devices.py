@@ -18,7 +18,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder
 from kvbench.run import energy
 from kvbench.run.job_queue import RunContext
-from kvbench.run.launch.local import Local, Work
+from kvbench.run.launch.local import LocalProcesses, PendingSweep
 from kvbench.run.memory import free_bytes
 from kvbench.support.shared_gpus import PROCESSES
 from kvbench.work import sweep as work_sweep
@@ -143,7 +143,12 @@ def test_processes_divide_the_gpus(
         return start([sys.executable, "-c", ""], env=os.environ, **options)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    assert Local(processes=processes).launch(Work(("kvbench",), ResultsFolder(tmp_path), lambda shards: [])) == 0
+    assert (
+        LocalProcesses(processes=processes).launch(
+            PendingSweep(("kvbench",), ResultsFolder(tmp_path), lambda shards: [])
+        )
+        == 0
+    )
     assert (given, "".join(shared)) == (visible, sharing)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kvbench.cli.sweep import PartOfSweep
 from kvbench.config.settings import validated
 from kvbench.records import ResultsFolder
-from kvbench.run.launch.local import Launcher, Local, Work, devices, worst
+from kvbench.run.launch.local import Launcher, LocalProcesses, PendingSweep, devices, worst
 from kvbench.run.launch.slurm import Job, Requeued, Slurm, read_jobs
 from kvbench.run.plan import Cell, Shard, plan, shards_of
 from kvbench.support.errors import UserError
@@ -78,8 +78,8 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
             lambda: validated(Launcher, "launcher", {"signals": ["SIGKILL"]}),
             r"launcher.signals.0=SIGKILL: allowed: .*HUP",
         ),
-        (lambda: Local(processes=0), "launcher.processes=0: allowed"),
-        (lambda: Local(processes=10**9), "launcher.processes=1000000000: allowed: 1 to 1024, or null"),
+        (lambda: LocalProcesses(processes=0), "launcher.processes=0: allowed"),
+        (lambda: LocalProcesses(processes=10**9), "launcher.processes=1000000000: allowed: 1 to 1024, or null"),
         (lambda: Slurm(shards=10**9), "launcher.shards=1000000000: allowed: 1 to 100000"),
         (lambda: Slurm(memory_gb=float("nan")), "launcher.memory_gb=nan: allowed: 1 to 1000000"),
         (lambda: Slurm(time=1, warning_seconds=60), "must be less than launcher.time=1"),
@@ -91,8 +91,8 @@ def test_settings_that_cannot_work_are_refused(make, message: str) -> None:
         make()
 
 
-def work(folder: Path) -> Work:
-    return Work(("kvbench", "run"), ResultsFolder(folder), lambda shards: [])
+def work(folder: Path) -> PendingSweep:
+    return PendingSweep(("kvbench", "run"), ResultsFolder(folder), lambda shards: [])
 
 
 def test_slurm_without_submitit_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
         warning_seconds=90, setup=("module load cuda",), extra={"constraint": "h100"},
     )  # fmt: skip
     tasks = [PartOfSweep(("budget=0.2",), False, Shard(index, 2, 0)) for index in range(2)]
-    submitted = Work(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
+    submitted = PendingSweep(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
     assert launcher.launch(submitted) == 0
     script = (tmp_path / "script").read_text()
     for line in (
@@ -142,7 +142,7 @@ def test_a_launcher_declares_that_it_submits(submits: bool, tmp_path: Path, monk
     """A plugin's launcher under any name: a command that submitted has not ended, and wrote down what was asked for."""
 
     class Queue(Launcher):
-        def launch(self, work: Work) -> int:
+        def launch(self, work: PendingSweep) -> int:
             return 0
 
     monkeypatch.setattr(Queue, "submits", submits)

@@ -15,7 +15,7 @@ from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.models.rope import KeyRotation, key_rotations
-from kvbench.run.local import dry_run
+from kvbench.run.local import check_group
 from kvbench.run.plan import Cell, Plan
 from kvbench.run.prefill_job import prompt_of
 from kvbench.run.samples import samples_of
@@ -48,7 +48,7 @@ def loaded(plan: Plan) -> tuple[ModelInfo, LoadedModel]:
     """Return the one model of a plan, once every sample was made. Raises UserError or MissingFile where that fails."""
     info = model_info(plan.cells[0].model)
     for group in plan.groups:
-        dry_run(info, group)
+        check_group(info, group)
     return info, load(info)
 
 

@@ -22,7 +22,7 @@ from kvbench.extras.probes.scene import Scene
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.papers.cells import unless_named
 from kvbench.records import ResultsFolder, environment
-from kvbench.run.local import dry_run
+from kvbench.run.local import check_group
 from kvbench.run.plan import (
     Cell,
     Plan,
@@ -169,7 +169,7 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
     infos = {model: model_info(model) for model in work}
     for model, groups in work.items():
         for group in groups:
-            dry_run(infos[model], group)
+            check_group(infos[model], group)
     for model, groups in work.items():
         progress.loading(model.label)
         loaded = load(infos[model])

@@ -98,7 +98,7 @@ class Servers:
         return Prepared(read_tokenizer(spec))
 
     def check(self, prepared: Prepared, group: PrefillGroup) -> None:
-        _dry_run(prepared.tokenizer, group)
+        _check_group(prepared.tokenizer, group)
 
     def open(self, prepared: Prepared, results: ResultsFolder, progress: Progress) -> "Asking":
         return Asking(prepared.tokenizer, self._source, progress)
@@ -183,7 +183,7 @@ def prompt_for(tokenizer: Any, cell: ServedCell, sample: Sample) -> Prompt:
     return build(tokenizer, sample, cell.task, most, spec.chat, spec.system)
 
 
-def _dry_run(tokenizer: Any, group: PrefillGroup) -> None:
+def _check_group(tokenizer: Any, group: PrefillGroup) -> None:
     """Make every sample once and drop it: raises ValueError for a task that cannot be asked of the model."""
     length, limit = group.task.context_length, group.model.max_length
     if length is not None and limit is not None and length > limit:

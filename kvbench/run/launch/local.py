@@ -19,12 +19,12 @@ SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 """The signals that stop a run between two samples by default."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_PROCESSES = 1024
-Task = Callable[[], int]
+PartToRun = Callable[[], int]
 """A part of a sweep that can be pickled and run elsewhere; returns its exit code."""
 
 
 @dataclass(frozen=True)
-class Work:
+class PendingSweep:
     """A sweep with rows left.
 
     command: the arguments of `python -m` with which a process of this machine works on it. tasks: makes the parts for
@@ -33,7 +33,7 @@ class Work:
 
     command: Sequence[str]
     results: ResultsFolder
-    tasks: Callable[[int], Sequence[Task]]
+    tasks: Callable[[int], Sequence[PartToRun]]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Launcher:
         SIGNALS
     )
 
-    def launch(self, work: Work) -> int | None:
+    def launch(self, work: PendingSweep) -> int | None:
         """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
 
 
 @dataclass(frozen=True)
-class Local(Launcher):
+class LocalProcesses(Launcher):
     """Several processes of this machine; leases divide the sweep among them, one prefill job at a time.
 
     The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses;
@@ -72,7 +72,7 @@ class Local(Launcher):
     def __post_init__(self) -> None:
         check_ranges(self, "launcher")
 
-    def launch(self, work: Work) -> int | None:
+    def launch(self, work: PendingSweep) -> int | None:
         """Start the processes, pass signals on to them and their stderr through, and wait for all.
 
         Processes that were killed (out of memory, kill -9) are named, and the others take their prompts over. Returns

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import listed, read_json
-from kvbench.run.launch.local import Launcher, Task, Work
+from kvbench.run.launch.local import Launcher, PartToRun, PendingSweep
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import SAFE_PATH
 from kvbench.support.errors import UserError
@@ -95,7 +95,7 @@ class Slurm(Launcher):
         hours, minutes, seconds = [*numbers, 0, 0][:3]
         return (int(days or 0) * 24 + hours) * 60 + minutes + (seconds + 59) // 60
 
-    def launch(self, work: Work) -> int:
+    def launch(self, work: PendingSweep) -> int:
         """Submit what is left. Raises ValueError if submitit or SLURM is missing, or SLURM refuses."""
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             _executor_class()
@@ -172,14 +172,14 @@ class Requeued:
     requeues nothing: it comes from scancel, or from SLURM, which requeues by itself.
     """
 
-    def __call__(self, task: Task) -> int:
+    def __call__(self, task: PartToRun) -> int:
         """End the process with the exit code of the task, unless that is 0."""
         code = task()
         if code:
             sys.exit(code)
         return code
 
-    def checkpoint(self, task: Task) -> Any:
+    def checkpoint(self, task: PartToRun) -> Any:
         """Return the same task again: finished work is in the results folder."""
         from submitit.helpers import DelayedSubmission
 

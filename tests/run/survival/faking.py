@@ -115,7 +115,7 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         tokenizer=SimpleNamespace(chat_template=None), spec=SimpleNamespace(label="fake"), max_length=10**6
     )
     monkeypatch.setattr(local, "model_info", lambda spec: model_info)
-    monkeypatch.setattr(local, "dry_run", lambda *_: None)
+    monkeypatch.setattr(local, "check_group", lambda *_: None)
     monkeypatch.setattr(local, "describe_model", lambda spec: {"sha256": "0"})
     monkeypatch.setattr(local, "check_model_unchanged", lambda *_: None)
     monkeypatch.setattr(local, "load", engine.load)

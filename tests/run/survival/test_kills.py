@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.run.launch.local import Local, Work
+from kvbench.run.launch.local import LocalProcesses, PendingSweep
 from kvbench.run.launch.slurm import Requeued
 from kvbench.run.plan import Cell, Shard
 from tests.run.survival.faking import FakeEngine, die_at, fork, go, join, outcomes, recorded_twice
@@ -98,7 +98,9 @@ def test_kills_of_local_processes_cost_no_row(
     Child.cells, Child.kills = cells, 0
     while Child.kills < kills:
         folder, before = tmp_path / str(Child.seed), Child.kills
-        code = Local(processes=2).launch(Work((str(folder),), ResultsFolder(folder), lambda shards: []))
+        code = LocalProcesses(processes=2).launch(
+            PendingSweep((str(folder),), ResultsFolder(folder), lambda shards: [])
+        )
         assert code == (0 if Child.kills == before else None)
         rows = outcomes(folder)
         assert rows.items() <= peace.items() and not recorded_twice(folder)
