@@ -13,6 +13,7 @@ from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
 from kvbench.eviction.budget import TokenBudget
 from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from kvbench.support.text import printable
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
     from kvbench.run.plan_text import total_text, written
     from kvbench.run.procedure import procedure_of
     from kvbench.run.request_memory import request_text
-    from kvbench.run.speed import speed_text
 
     console, plan = screen(), sweep.plan
     for group in plan.groups:
@@ -125,8 +125,9 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
     if any(group.jobs and group.model.runs_here for group in plan.groups):
         say(console, total_text(seconds, start))
     unknown = [group for group in plan.groups if group.key in seconds and seconds[group.key] is None]
-    if sweep.launcher.name != "slurm" and (text := speed_text(unknown, start)):
-        say(console, text)
+    for line in named("plan").values() if sweep.launcher.name != "slurm" else ():
+        if text := line.load()(unknown, start):
+            say(console, text)
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 
 

@@ -1,4 +1,4 @@
-"""What a request takes alone, how long prompts are, and the time by the speed of a machine."""
+"""What a request takes alone, and how long prompts are."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
+from kvbench.extras.efficiency.roofline import weight_bytes
 from kvbench.extras.stores.packed import Packed
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
@@ -21,8 +22,6 @@ from kvbench.models.loading.weights import shape_config
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory, request_text, tensor_shapes, weights_of
-from kvbench.run.roofline import shape_of, weight_bytes
-from kvbench.run.speed import Speed, model_shape, seconds_by_speed
 from tests.live_bytes import LiveBytes
 
 
@@ -78,7 +77,6 @@ def test_weights_and_shapes_are_those_of_the_model() -> None:
         model = AutoModelForCausalLM.from_config(read_config(spec.folder()), dtype=torch.float32)
     assert weights_of(spec) == weight_bytes(model)
     assert sum(map(math.prod, tensor_shapes(spec))) * 4 == weights_of(spec)
-    assert model_shape(spec) == shape_of(model)
 
 
 def test_lengths_are_promised_or_counted(tmp_path: Path) -> None:
@@ -96,18 +94,3 @@ def test_lengths_are_promised_or_counted(tmp_path: Path) -> None:
     assert lengths_of(promised) == Lengths(512, 128)
     timed = group_of("task=efficiency policy=full")
     assert lengths_of(timed) is None and request_text(timed) == "weights: 17.0 MiB"
-
-
-def test_seconds_by_speed_follow_the_slower_of_two() -> None:
-    """Twice as many prompts take twice as long; with endless arithmetic, steps take what their bytes take: the weights
-    are read once for the cells of both prompts.
-    """
-    words = "task=ruler/niah_single_1 task.context_length=512 policy=full,snapkv budget=0.5 task.max_new_tokens=10"
-    few, many = (group_of(f"{words} task.samples={samples}") for samples in (2, 4))
-    speed = Speed(1e9, 1e9)
-    assert seconds_by_speed(many, speed) == pytest.approx(2 * seconds_by_speed(few, speed))
-    shape = model_shape(few.model)
-    pair = len(shape.windows) * shape.kv_heads * shape.pair_bytes
-    step = shape.pass_bytes + 2 * (512 + 256 + 2 * 5) * pair
-    reading = shape.pass_bytes + 512 * pair
-    assert seconds_by_speed(few, Speed(1e30, 1e9)) == pytest.approx((2 * reading + 10 * step) / 1e9)

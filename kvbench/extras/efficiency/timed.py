@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from kvbench.extras.efficiency import roofline
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.next_token import greedy
@@ -34,7 +35,6 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.own_attention import own_steps
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records.sidecars import KeptDetail, Timing
-from kvbench.run import roofline
 from kvbench.run.energy import energy_meter
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.local import OneByOne

@@ -18,6 +18,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
 from kvbench.extras.efficiency import timed
 from kvbench.extras.efficiency.efficiency import Efficiency
+from kvbench.extras.efficiency.roofline import ceiling
 from kvbench.extras.efficiency.timed import Repetition, Timings
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows
@@ -28,7 +29,6 @@ from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.progress import RunStats
-from kvbench.run.roofline import ceiling
 from kvbench.run.runner import run
 from tests.pretended_gpu import PretendedGpu
 from tests.run.already import recorded_samples

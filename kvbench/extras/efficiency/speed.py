@@ -1,7 +1,7 @@
 """How long a plan takes by the measured speed of this machine, where no similar rows say it.
 
-The roofline of `kvbench.run.roofline`: matrix products and attention at the speed of a matrix product, weights and
-caches at the speed of a copy. What a score computes and element-wise work are not in it.
+By a roofline: matrix products and attention take the speed of a matrix product, weights and caches the speed of a
+copy. What a score computes and element-wise work are not in it.
 """
 
 import math
@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import torch
 
+from kvbench.extras.efficiency import roofline
 from kvbench.models.loading.architecture import cache_heads, sliding_windows
 from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run import roofline
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import catch_oom, text_and_dtype
@@ -41,7 +41,7 @@ class Speed:
 
 
 SCALE = {"cuda": 1.0, "cpu": 0.5}
-"""Of the sizes of `kvbench.run.roofline.ceiling`: a tenth of a second, so that a plan stays quick."""
+"""Of the sizes of `kvbench.extras.efficiency.roofline.ceiling`: a tenth of a second, so that a plan stays quick."""
 
 
 @lru_cache
@@ -77,8 +77,9 @@ def model_shape(spec: ModelSpec) -> roofline.Shape:
 
 
 def speed_text(groups: Sequence[PrefillGroup], starting: float) -> str | None:
-    """Describe the time of groups without similar rows, and the seconds until the models are loaded; None
-    where no speed tells it.
+    """Return the line of a plan about the time of groups without similar rows; None where no speed tells it.
+
+    starting: seconds until the models are loaded.
     """
     groups = [group for group in groups if group.model.runs_here and lengths_of(group)]
     speeds = {group.key: speed for group in groups if (speed := _speed_of_group(group))}

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.extras.efficiency import roofline
 from kvbench.papers import flops
-from kvbench.run import roofline
 from kvbench.support import paths
 from tests.models.conftest import tiny_llama
 
