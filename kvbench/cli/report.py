@@ -9,16 +9,16 @@ from typing import Any
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell_written, warner
-from kvbench.report.output import FORMATS as TABLES
+from kvbench.report.output import FORMATS as REPORT_FORMATS
 from kvbench.report.output import SUFFIXES, check_format
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 
-FORMATS = {"table": (*TABLES, "parquet"), "rows": ("jsonl", "csv", "parquet")}
+OWN_FORMATS = {"table": (*REPORT_FORMATS, "parquet"), "rows": ("jsonl", "csv", "parquet")}
 """Formats of reports that have not only those of tables, the usual one first."""
 ROWS = "the folder of a run, or a Parquet file of rows"
 SELECTION = "[COLUMN=VALUE,...]"
-TABLE = ("rows=", "cols=", "against=")
+TABLE_KEYS = ("rows=", "cols=", "against=")
 DETAILS = """
   kvbench report table --results results/runs --format markdown
   kvbench report table rows=policy cols=context_length task=ruler/niah_* budget=0.1
@@ -41,7 +41,7 @@ def declare(parser: Parser) -> None:
     parser.bare_exit = ExitCode.OK
     table = f"[rows=policy,score] [cols=budget] [against=POLICY|SELECTION] {SELECTION}"
     reports = {
-        "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE)),
+        "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE_KEYS)),
         "rows": ("every row, with all of its columns", Words(SELECTION)),
         "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else plots)),
         **{name: (table.says, _words(table)) for name, table in tables.items() if not table.flags},
@@ -50,8 +50,8 @@ def declare(parser: Parser) -> None:
         verb = parser.add_verb(name, description, words._replace(selects_rows=True))
         verb.add_results(ROWS)
         verb.add_partial()
-        if is_table := name in FORMATS or name in tables:
-            verb.add_argument("--format", metavar="|".join(FORMATS.get(name, TABLES)))
+        if is_table := name in OWN_FORMATS or name in tables:
+            verb.add_argument("--format", metavar="|".join(OWN_FORMATS.get(name, REPORT_FORMATS)))
         file = "write to a file instead of the screen; its suffix chooses the format" if is_table else None
         verb.add_argument("--out", metavar="FILE", type=Path, required=not is_table, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
@@ -68,38 +68,38 @@ def declare(parser: Parser) -> None:
 
 def main(flags: argparse.Namespace) -> int:
     """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    table = member("report", flags.verb)
-    if table is not None and table.flags:
-        return table.load().main(flags)
+    report = member("report", flags.verb)
+    if report is not None and report.flags:
+        return report.load().main(flags)
     if flags.verb == "plot":
         from kvbench.report.plots.plot import plot
 
         kind, *words = flags.words or [""]
         plot(kind, flags.results, flags.out, settings_of(words), warner(flags.partial))
     else:
-        _print(flags, table)
+        _print(flags, report)
     tell_written(flags.out)
     return ExitCode.OK
 
 
-def _print(flags: argparse.Namespace, table: Named | None) -> None:
-    keys, words = split_settings(flags.words, table.keys if table else ())
+def _print(flags: argparse.Namespace, report: Named | None) -> None:
+    keys, words = split_settings(flags.words, report.keys if report else ())
     settings = settings_of(words)
     suffix = flags.out.suffix if flags.out else ""
-    forms = FORMATS.get(flags.verb, TABLES)
+    forms = OWN_FORMATS.get(flags.verb, REPORT_FORMATS)
     form = flags.format or SUFFIXES.get(suffix) or forms[0]
     out, warn = flags.out or sys.stdout, warner(flags.partial)
-    if table is not None:
+    if report is not None:
         from kvbench.report.formats.emit import write_report
 
         check_format(form, forms)
-        chosen = {key: _value(key, text, table.keys[key]) for key, text in keys.items()}
-        write_report(table.load()(Path(flags.results), warn, where_of(settings), **chosen), form, out)
+        chosen = {key: _value(key, text, report.keys[key]) for key, text in keys.items()}
+        write_report(report.load()(Path(flags.results), warn, where_of(settings), **chosen), form, out)
     elif flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
         view = View(
-            **{key.rstrip("="): settings.pop(key.rstrip("="), None) for key in TABLE},
+            **{key.rstrip("="): settings.pop(key.rstrip("="), None) for key in TABLE_KEYS},
             average=flags.average,
             pass_at=flags.pass_at,
             mean_over=flags.mean_over,
@@ -112,10 +112,10 @@ def _print(flags: argparse.Namespace, table: Named | None) -> None:
         print_rows(flags.results, form, out, warn, where_of(settings))
 
 
-def _words(table: Named) -> Words:
+def _words(report: Named) -> Words:
     """Return the words that a report takes."""
-    usage = " ".join([*(f"[{key}={default}]" for key, default in table.keys.items()), SELECTION])
-    return Words(usage, settings=tuple(f"{key}=" for key in table.keys))
+    usage = " ".join([*(f"[{key}={default}]" for key, default in report.keys.items()), SELECTION])
+    return Words(usage, settings=tuple(f"{key}=" for key in report.keys))
 
 
 def _value(key: str, text: str, default: Any) -> Any:
