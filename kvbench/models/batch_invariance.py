@@ -149,7 +149,7 @@ class _CallRecorder(TorchDispatchMode):
 
 def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
     """Return the setting for the functions of a pass, and its products of all rows with one matrix."""
-    recorder, reader, ids = _CallRecorder(), bridge.TrialReader(), torch.zeros(1, 1, dtype=torch.long)
+    recorder, reader, ids = _CallRecorder(), bridge.TrialCache(), torch.zeros(1, 1, dtype=torch.long)
     if stateful_layers(model.config):  # answers begin with the state of a prompt
         bridge.logits(model, ids, FIRST - 1, reader, 1)
     hooks = [
@@ -182,7 +182,7 @@ def _alike(
 
 def _pass(model: Any, ids: Tensor, last: int) -> tuple[Tensor, ...]:
     """Return the logits of the last token, and the queries, keys and values of the last layer."""
-    reader = bridge.TrialReader()
+    reader = bridge.TrialCache()
     logits = bridge.logits(model, ids, FIRST, reader, last)
     by_layer = (reader.queries, reader.keys, reader.values)
     return (logits[:, -1], *(parts[max(parts)] for parts in by_layer if parts))

@@ -1,9 +1,9 @@
 """The one place where transformers calls kvbench, and the only file that depends on its version (5.17 and later).
 
 transformers lets a model's attention be replaced by a registered function (`AttentionInterface`). Ours hands queries,
-keys and values of exactly the new tokens, already rotated, to the reader of the current forward pass, which travels in
-a context variable: not every model class passes keyword arguments down to its attention. No mask function is registered
-under our name, so every layer gets `attention_mask=None`.
+keys and values of exactly the new tokens, already rotated, to the `AttentionCache` of the current forward pass, which
+travels in a context variable: not every model class passes keyword arguments down to its attention. No mask function is
+registered under our name, so every layer gets `attention_mask=None`.
 """
 
 import inspect
@@ -74,9 +74,10 @@ class AttentionCache(Protocol):
         ...
 
 
-class TrialReader:
-    """The reader of a trial pass, in which every token attends to itself alone. By layer: queries, keys and values
-    [cells, heads, new, head_dim], and the rule.
+class TrialCache:
+    """The cache of a trial pass, in which every token attends to itself alone.
+
+    By layer: queries, keys and values [cells, heads, new, head_dim], and the rule.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class TrialReader:
         return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
 
 
-_reader: ContextVar[AttentionCache | None] = ContextVar("kvbench_reader", default=None)
+_attention_cache: ContextVar[AttentionCache | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
 _layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
 _traits: WeakKeyDictionary[Any, "ModelTraits"] = WeakKeyDictionary()
@@ -101,7 +102,7 @@ def reads_alone() -> bool:
     """Return whether the pass that is running reads a prompt by itself, so that no other row can meet its rows
     later.
     """
-    return getattr(_reader.get(), "alone", False)
+    return getattr(_attention_cache.get(), "alone", False)
 
 
 class ModelTraits(NamedTuple):
@@ -126,8 +127,8 @@ def attention(
     outputs [cells, new tokens, heads, head_dim], and None for the weights. Raises UserError for attention features
     that it does not support.
     """
-    reader = _reader.get()
-    assert reader is not None, "attention called outside bridge.forward"
+    attention_cache = _attention_cache.get()
+    assert attention_cache is not None, "attention called outside bridge.forward"
     unknown = [
         name for name, value in options.items() if name not in OPTIONS and value is not None and value is not False
     ]
@@ -143,7 +144,7 @@ def attention(
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         queries, keys, values = (queries, keys, values) if choice is None else choice.joined(queries, keys, values)
-        return reader.attend(layer, queries, keys, values, rule)
+        return attention_cache.attend(layer, queries, keys, values, rule)
 
     layer = module.layer_idx if (index := _layer.get()) is None else index
     if query.ndim == 3:  # some classes have the heads of all cells in one dimension
@@ -161,7 +162,7 @@ def _attend_to_latents(
 ) -> Tensor:
     """Attention of a layer that caches one latent per token for all heads (MLA of DeepSeek-V2, section 2.1).
 
-    The matrices that would expand latents to keys and values multiply queries and outputs instead, so that the reader
+    The matrices that would expand latents to keys and values multiply queries and outputs instead, so that the cache
     sees one head of keys, which are the values too: the rotated numbers first, then the latent.
     """
     heads, rank, plain = query.shape[1], latent.shape[-1], module.qk_nope_head_dim
@@ -289,41 +290,43 @@ def attached(model: Any) -> Iterator[None]:
 
 
 def forward(
-    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: AttentionCache
+    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], attention_cache: AttentionCache
 ) -> Float[Tensor, "cells vocabulary"]:
     """Logits of the last of the new tokens, at positions first, first + 1, ...; `first`: for all cells, or for each."""
-    return logits(model, ids, first, reader, last=1)[:, -1]
+    return logits(model, ids, first, attention_cache, last=1)[:, -1]
 
 
 def logits(
     model: Any,
     ids: Int[Tensor, "cells new"],
     first: int | Sequence[int] | Int[Tensor, "cells"],
-    reader: AttentionCache,
+    attention_cache: AttentionCache,
     last: int,
 ) -> Float[Tensor, "cells last vocabulary"]:
     """`forward`, with the logits of the `last` newest tokens."""
     start = first if isinstance(first, Tensor) else torch.tensor(first).to(ids.device, non_blocking=True)
     positions = (start.view(-1, 1) + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
     stateful, counts, starts_anew = traits(model)
-    if starts_anew and reader.recurrent is not None and ids.shape[1] > 1:
+    if starts_anew and attention_cache.recurrent is not None and ids.shape[1] > 1:
         raise UserError(
             f"{type(model).__name__} of transformers starts its recurrent layers anew with each pass over several "
             "tokens: after the prompt, which is read in one pass, only single tokens can be read"
         )
     options: dict[str, Any] = {"use_cache": False} if counts else {"use_cache": False, "position_ids": positions}
     if stateful or counts:
-        cache = _keyless_cache(model.config, reader.recurrent, ids.shape[0], int(start.view(-1)[0]) if counts else 0)
+        tokens = int(start.view(-1)[0]) if counts else 0
+        cache = _keyless_cache(model.config, attention_cache.recurrent, ids.shape[0], tokens)
         options |= {"use_cache": True, "past_key_values": cache}
-    reader_token, cells_token, layer_token = _reader.set(reader), _cells.set(ids.shape[0]), _layer.set(None)
+    cache_token = _attention_cache.set(attention_cache)
+    cells_token, layer_token = _cells.set(ids.shape[0]), _layer.set(None)
     try:
         output = model(input_ids=ids, logits_to_keep=last, **options).logits[:, -last:]
         if stateful:
             states = options["past_key_values"].layers
-            reader.recurrent = RecurrentState({layer: states[layer] for layer in stateful}, ids.shape[0])
+            attention_cache.recurrent = RecurrentState({layer: states[layer] for layer in stateful}, ids.shape[0])
         return output
     finally:
-        _reader.reset(reader_token)
+        _attention_cache.reset(cache_token)
         _cells.reset(cells_token)
         _layer.reset(layer_token)
 

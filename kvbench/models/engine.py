@@ -210,16 +210,16 @@ class Engine:
             return {name: bridge.projection(self.model, layer, width, name) for name in matrices}
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
-        reader = Prefill(len(ids), *arguments, self._layers_together, summed)
+        growing = Prefill(len(ids), *arguments, self._layers_together, summed)
 
         def receive(call: AttentionCall) -> None:
             rotation = turned.get(call.module.layer_idx)
-            reader.receive(call._replace(unrotate=rotation.undo) if rotation else call)
+            growing.receive(call._replace(unrotate=rotation.undo) if rotation else call)
 
         with bridge.attention_calls(self.model, receive) if hidden_scores else nullcontext():
-            logits = self._read_prompt(ids, chunk, reader)
-        cache = reader.freeze()
-        return replace(self._prefilled(cache, logits, cache.bytes_held), seconds=reader.seconds)
+            logits = self._read_prompt(ids, chunk, growing)
+        cache = growing.freeze()
+        return replace(self._prefilled(cache, logits, cache.bytes_held), seconds=growing.seconds)
 
     def _layers_together(self, before: int, numbers: int) -> int:
         """Return how many layers lie in one array after `before` evictable ones, with so many numbers in the keys of
@@ -232,12 +232,12 @@ class Engine:
         _, memory = torch.cuda.mem_get_info(self.device)
         return max(1, min(layers - before, int(STACKED * memory) // (numbers * torch.float32.itemsize)))
 
-    def _read_prompt(self, ids: Int[Tensor, "tokens"], chunk: int, reader: Prefill) -> Float[Tensor, "vocabulary"]:
+    def _read_prompt(self, ids: Int[Tensor, "tokens"], chunk: int, growing: Prefill) -> Float[Tensor, "vocabulary"]:
         """Return the logits of the last token of a prompt that is read chunk by chunk."""
         logits = torch.empty(0)
         for part in ids.to(self.device).split(chunk):
-            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)[0]
-            reader.finish_block(len(part))
+            logits = bridge.forward(self.model, part[None], growing.num_tokens, growing)[0]
+            growing.finish_block(len(part))
         return logits
 
     @torch.inference_mode()

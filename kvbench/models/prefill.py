@@ -1,4 +1,4 @@
-"""The reader of a prompt into a dense cache with the inputs of scores."""
+"""The prefill of a prompt: a dense cache that grows while the prompt is read, and the inputs of scores."""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence

@@ -48,8 +48,8 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: ContextRepetition) -> Iterato
         yield RepeatPass(head, start, stop, instruction + turn + ids[start:stop])
 
 
-class FrozenCacheReader:
-    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached."""
+class FrozenAttentionCache:
+    """The cache of tokens that attend to a frozen cache and, causally, to each other; none of them is cached."""
 
     alone: ClassVar[bool] = True
 
@@ -96,8 +96,8 @@ def repeated(
             divisors = norms.get(layer.index)
             records[layer.index] = strongest(queries, keys, columns, rule, repeat.softmax, kernels, divisors)
 
-    reader = FrozenCacheReader(cache, max_length, attend, record)
+    frozen = FrozenAttentionCache(cache, max_length, attend, record)
     ids = torch.tensor([part.ids], device=model.get_input_embeddings().weight.device)
     with bridge.attention_calls(model, receive) if repeat.by_norm else nullcontext():
-        bridge.forward(model, ids, cache.num_tokens, reader)
+        bridge.forward(model, ids, cache.num_tokens, frozen)
     return records

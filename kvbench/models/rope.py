@@ -32,9 +32,9 @@ AT_ONCE = 64
 """Positions whose rotations are averaged at a time."""
 
 
-def read_alone(model: Any, position: int) -> bridge.TrialReader:
+def read_alone(model: Any, position: int) -> bridge.TrialCache:
     """Return queries and keys of a token at a position in every layer, for a model attached to the bridge."""
-    reader = bridge.TrialReader()
+    reader = bridge.TrialCache()
     device = model.get_input_embeddings().weight.device
     bridge.forward(model, torch.tensor([[TOKEN]], device=device), position, reader)
     return reader

@@ -125,7 +125,7 @@ def tiny_llama_attached(dtype: torch.dtype) -> Any:
 def test_equal_cells_have_equal_bits_wherever_they_stand(dtype: torch.dtype, cells: int, new: int) -> None:
     model = tiny_llama_attached(dtype)
     ids = torch.randint(97, (1, new), generator=torch.Generator().manual_seed(new))
-    reader = bridge.TrialReader()
+    reader = bridge.TrialCache()
     logits = bridge.logits(model, ids.expand(functions_of(model).rows(cells, cells, new), -1), 3, reader, new)
     for rows in (logits, reader.queries[2], reader.keys[2], reader.values[2]):
         assert all(torch.equal(row, rows[0]) for row in rows)

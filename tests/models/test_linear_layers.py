@@ -53,7 +53,7 @@ def test_mixed_products_are_torchs_in_prompts_and_onednns_in_batches(monkeypatch
     monkeypatch.setattr(OneDnnLinear, "multiply", lambda *args: multiplied.append(args) or by_onednn(*args))
     bridge.forward(model, torch.arange(9)[None], 0, Prefill(9, ()))
     assert not multiplied and isinstance(model.lm_head, MixedLinear)
-    bridge.forward(model, torch.arange(9)[None], 0, bridge.TrialReader())
+    bridge.forward(model, torch.arange(9)[None], 0, bridge.TrialCache())
     assert len(multiplied) == sum(isinstance(module, PaddedLinear) for module in model.modules())
 
 

@@ -25,7 +25,7 @@ from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.prompts.prompt import ends
-from kvbench.models.repeat import FrozenCacheReader
+from kvbench.models.repeat import FrozenAttentionCache
 from kvbench.run.evict_cell import eviction_of
 from kvbench.run.plan import Plan
 from kvbench.run.prefill_job import prefill
@@ -104,7 +104,7 @@ def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table
             every_key, columns = torch.cat((cached, keys), dim=1), slice(0, cached.shape[1])
             weights[layer.index] = strongest(queries[:, -(len(answer.ids) - 1) :], every_key, columns, rule)
 
-    reader = FrozenCacheReader(cache, engine.max_length, engine.attend, record)
+    reader = FrozenAttentionCache(cache, engine.max_length, engine.attend, record)
     ids = torch.tensor([[*question, *answer.ids[:-1]]], device=engine.device)
     bridge.forward(engine.model, ids, cache.num_tokens, reader)
     utility = []

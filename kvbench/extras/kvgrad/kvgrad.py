@@ -23,7 +23,7 @@ from kvbench.eviction.scores.score import ContextRepetition, ScoreInputs
 from kvbench.models import bridge
 from kvbench.models.linear_layers import PaddedLinear
 from kvbench.models.prefill import Attend, Heads, KVHeads
-from kvbench.models.repeat import FrozenCacheReader, RepeatPass
+from kvbench.models.repeat import FrozenAttentionCache, RepeatPass
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
@@ -80,9 +80,11 @@ class Product(torch.autograd.Function):
         return gradients[0] @ ctx.layer.weight, None
 
 
-class GradientReader(FrozenCacheReader):
-    """A `FrozenCacheReader` of a pass that a gradient goes back through: keys and values of the cache are joined to the
-    new ones again on the way back, a layer at a time, instead of being held for all layers.
+class GradientCache(FrozenAttentionCache):
+    """A `FrozenAttentionCache` of a pass that a gradient goes back through.
+
+    Keys and values of the cache are joined to the new ones again on the way back, a layer at a time, instead of being
+    held for all layers.
 
     By layer: queries [heads, new, head_dim], keys [KV heads, new, head_dim] and rule of its attention, what the heads
     put out, and what its module puts out. last: the output of the last layer [1, new, hidden].
@@ -132,7 +134,7 @@ def weighed(
         )
     layers = {layer.index: layer for layer in cache.evictable}
     with torch.inference_mode(False), torch.enable_grad(), frozen(model):
-        reader = GradientReader(cache, max_length, attend)
+        reader = GradientCache(cache, max_length, attend)
         ids = torch.tensor([part.ids], device=model.get_input_embeddings().weight.device)
         with hooked(model, reader):
             bridge.forward(model, ids, cache.num_tokens, reader)
@@ -170,7 +172,7 @@ def frozen(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def hooked(model: Any, reader: GradientReader) -> Iterator[None]:
+def hooked(model: Any, reader: GradientCache) -> Iterator[None]:
     """Inside, embeddings take a gradient and the reader gets the outputs of attention modules and of the last layer.
 
     The last layer ends the list of modules with attention: the last such list to be left in a pass.
@@ -188,7 +190,7 @@ def hooked(model: Any, reader: GradientReader) -> Iterator[None]:
         yield
 
 
-def check_added(model: Any, reader: GradientReader, result: Tensor) -> None:
+def check_added(model: Any, reader: GradientCache, result: Tensor) -> None:
     """Raise UserError for a layer whose attention is not one product of what its heads put out, added as it is.
 
     Norms, factors and gates would be part of a gradient at that output, and are none of the weights and values.

@@ -11,7 +11,7 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.models import bridge
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.models.repeat import FrozenCacheReader
+from kvbench.models.repeat import FrozenAttentionCache
 from kvbench.support.errors import UserError
 
 
@@ -42,8 +42,8 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
         steps[layer.index] = Step(queries[:, -1:], keys, values, rule)
 
     def read(ids: list[int]) -> Float[Tensor, "vocabulary"]:
-        reader = FrozenCacheReader(cache, engine.max_length, engine.attend, record)
-        return bridge.forward(engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, reader)[0]
+        frozen = FrozenAttentionCache(cache, engine.max_length, engine.attend, record)
+        return bridge.forward(engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, frozen)[0]
 
     if before:
         logits = read(before)
