@@ -92,7 +92,7 @@ class TrialCache:
         return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
 
 
-_attention_cache: ContextVar[AttentionCache | None] = ContextVar("kvbench_reader", default=None)
+_attention_cache: ContextVar[AttentionCache | None] = ContextVar("kvbench_attention_cache", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
 _layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
 _traits: WeakKeyDictionary[Any, "ModelTraits"] = WeakKeyDictionary()

@@ -59,9 +59,9 @@ class StepwiseReader:
 
 def stepwise_forward(model: Callable[..., object], ids: Tensor, reader: StepwiseReader) -> Tensor:
     """Logits [tokens, vocabulary] of `ids`."""
-    token = bridge._reader.set(reader)
+    token = bridge._attention_cache.set(reader)
     try:
         with torch.inference_mode():
             return model(input_ids=ids[None], use_cache=False).logits[0]  # type: ignore[attr-defined]
     finally:
-        bridge._reader.reset(token)
+        bridge._attention_cache.reset(token)

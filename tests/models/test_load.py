@@ -101,12 +101,12 @@ def test_attention_that_would_be_dropped_is_refused(options: dict[str, object], 
     """Ignoring what a model passes along would be silently wrong."""
     reader = type("Reader", (), {"attend": lambda self, layer, queries, keys, values, rule: queries})()
     heads = torch.zeros(1, 2, 3, 4)
-    token = bridge._reader.set(reader)
+    token = bridge._attention_cache.set(reader)
     try:
         with pytest.raises(ValueError, match=f"Identity asks for {what}, which is not supported"):
             bridge.attention(torch.nn.Identity(), heads, heads, heads, None if options else heads, scaling=1, **options)
     finally:
-        bridge._reader.reset(token)
+        bridge._attention_cache.reset(token)
 
 
 @pytest.mark.parametrize(
