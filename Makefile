@@ -145,8 +145,9 @@ clean:  ## remove .venv, caches, builds and the demo's results; your own results
 
 hashed:  ## make .venv from files whose SHA-256 .ci/hashes.txt has, but for torch and triton, as CI does
 	@$(call venv,$(VENV))
+	@$(BIN)/python -m pip install -q --no-input --no-compile --no-deps torch triton -c constraints.txt & torch=$$!; \
+	$(BIN)/python -m pip install -q --no-input --no-compile --require-hashes --no-deps -r .ci/hashes.txt; wait $$torch
 	@$(BIN)/python -m pip install -q --no-input torch triton -c constraints.txt
-	@$(BIN)/python -m pip install -q --no-input --require-hashes --no-deps -r .ci/hashes.txt
 	@$(BIN)/python -m pip install -q --no-input --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.installed $(VENV)/.installed-dev
 
