@@ -16,15 +16,28 @@ EXTRAS := dev,docs
 LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
 PYTEST_ARGS ?= -n 2 -m "not slow"
-# The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
+# The rooms that hold arrays, and tests that call all that the rest of the suite's tests call there. A check of every call
+# doubles the time of a test, so that tests which call nothing else are left out, as is most of what repeats a call.
 ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
 	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
 	eviction.scores extras.conformance.properties extras.probes.losses extras.probes.oracle_recall extras.probes.query \
 	extras.probes.scene extras.stores.channels extras.stores.floats extras.stores.packed extras.stores.quantized \
 	extras.stores.quantized_batch models)
-TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
-	kvbench/extras/probes/tests kvbench/extras/stores/tests/test_quantized.py tests/models/test_evicting_batch.py \
+TESTS_OF_ARRAYS := tests/test_conftest.py::test_array_annotations_are_checked_where_they_are_asked_for \
+	$(wildcard tests/cache/test_*.py) \
+	$(addprefix tests/cache/kernels/test_choice.py::test_,a_growing_layer_is_attended_to_the_same \
+		a_repetition_is_recorded_the_same packages_are_asked_for_the_segments) \
+	tests/eviction/allocation tests/eviction/scores $(filter-out %/test_matrix.py,$(wildcard tests/eviction/test_*.py)) \
+	$(filter-out %/test_command.py,$(wildcard kvbench/extras/probes/tests/test_*.py)) \
+	$(addprefix kvbench/extras/probes/tests/test_command.py::test_,a_probe_measures_prints_draws_and_resumes \
+		layers_with_windows_of_their_own_have_no_numbers) \
+	kvbench/extras/stores/tests/test_quantized.py \
+	$(addprefix tests/models/test_evicting_batch.py::test_,cuts_while_decoding_are_those_of_the_oracle \
+		without_a_cut_all_is_as_in_transformers evictions_are_the_passes_after_which_pairs_are_lost \
+		memory_is_what_is_held_at_most a_cell_that_cannot_be_cut_fails_alone) \
 	tests/models/test_families.py kvbench/extras/conformance/tests/test_properties.py
+FEW_OF_ARRAYS := not (test_properties or keep_all_has_the_logits or without_a_cut) or one_cut and ada_snapkv \
+	or snapkv-obcache_joint or gemma3 or gpt_oss or qwen3_next
 
 DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe task.max_new_tokens=24 task.samples=30 results.dir=results/demo
@@ -45,8 +58,8 @@ demo: $(VENV)/.installed  ## install, then compare eviction methods on the embed
 test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked (properties: of SnapKV)
-	@$(BIN)/python -m pytest -n 2 -m "not slow" -k "not test_properties or ada_snapkv or follow_each_other and snapkv" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
+test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked
+	@$(BIN)/python -m pytest -n 2 -m "not slow" -k "$(FEW_OF_ARRAYS)" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
 
 test-slurm: $(VENV)/.installed-dev  ## start a SLURM on this machine and run a sweep on it (Debian, root; 10 minutes)
 	@scripts/test_slurm.sh "$(BIN)/python"
@@ -145,8 +158,9 @@ clean:  ## remove .venv, caches, builds and the demo's results; your own results
 
 hashed:  ## make .venv from files whose SHA-256 .ci/hashes.txt has, but for torch and triton, as CI does
 	@$(call venv,$(VENV))
+	@$(BIN)/python -m pip install -q --no-input --no-compile --no-deps torch triton -c constraints.txt & torch=$$!; \
+	$(BIN)/python -m pip install -q --no-input --no-compile --require-hashes --no-deps -r .ci/hashes.txt; wait $$torch
 	@$(BIN)/python -m pip install -q --no-input torch triton -c constraints.txt
-	@$(BIN)/python -m pip install -q --no-input --require-hashes --no-deps -r .ci/hashes.txt
 	@$(BIN)/python -m pip install -q --no-input --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.installed $(VENV)/.installed-dev
 

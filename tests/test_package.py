@@ -131,10 +131,3 @@ def test_an_unpacked_wheel_finds_its_folders(wheel: Path, tmp_path: Path) -> Non
 def test_an_editable_install_gets_no_copy_of_the_settings(tmp_path: Path) -> None:
     held = zipfile.ZipFile(_build("editable", ROOT, tmp_path)).namelist()
     assert [name for name in held if "conf" in Path(name).parts or "results" in Path(name).parts] == []
-
-
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'transformers', 'hydra', 'numpy', 'pandas'}"
-    code = f"import sys, kvbench, kvbench.support.paths; print(*{heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""

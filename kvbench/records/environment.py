@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,9 @@ def repository_page(remote: str) -> str | None:
     return f"https://{match['host'] or match['name']}/{match['path']}" if match else None
 
 
+@cache
 def _version(package: str) -> str | None:
+    """Return the version of a package, which a process that has imported it keeps; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,7 @@
-"""The command line on a tiny random model whose answers mean nothing and whose rows mean everything."""
+"""The command line on a tiny random model whose answers mean nothing and whose rows mean everything.
+
+The process that shares tests out reads this file too, so that torch and transformers are imported where they are used.
+"""
 
 import json
 import re
@@ -9,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from kvbench.cli.main import commands, declared, main
 from kvbench.records import Row, read_rows
@@ -24,6 +25,9 @@ TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random two-layer Llama, 4 query heads over 2 KV heads, that reads RULER's text."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     torch.manual_seed(11)
@@ -49,6 +53,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stopping_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, told to stop at the first token of its answer to sample 0 of the default task."""
+    import torch
+    from transformers import AutoTokenizer, LlamaForCausalLM
+
     folder = tmp_path_factory.mktemp("stopping")
     for file in tiny_model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())

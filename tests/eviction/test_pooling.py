@@ -1,11 +1,14 @@
 """Pooling and group reduction, and that their order matters where it should."""
 
-import subprocess
+import re
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 
 import pytest
 import torch
 
+from kvbench.eviction import pooling
 from kvbench.eviction.pooling import Pool, pool_and_reduce, reduce_group
 
 
@@ -31,34 +34,36 @@ def test_a_pool_needs_a_middle(size: int) -> None:
         Pool("max", size)
 
 
-def test_values_that_are_not_legal_are_refused_where_nobody_checks_annotations() -> None:
-    """In an interpreter of its own: while tests run, annotations are checked before a constructor sees its values."""
-    program = """
-import torch
-from kvbench.eviction.pooling import Pool, pool_and_reduce
-for call in (
-    lambda: Pool("Max", 3),
-    lambda: Pool(["max"], 3),
-    lambda: Pool("max", 7.0),
-    lambda: Pool("max", True),
-    lambda: pool_and_reduce(torch.rand(6, 4), None, "mean", ("pool",), 2),
-    lambda: pool_and_reduce(torch.rand(6, 4), None, "mean", ("group", "sum"), 2),
-):
-    try:
-        print(call())
-    except ValueError as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    orders = "allowed: ('group', 'pool'), ('pool', 'group')"
-    assert done.stdout.splitlines() == [
-        "pool.kind=Max is not allowed; allowed: max, avg",
-        "pool.kind=['max'] is not allowed; allowed: max, avg",
-        "pool.size=7.0 is not an integer, e.g. 7",
-        "pool.size=True is not an integer, e.g. 7",
-        f"order=('pool',) is not allowed; {orders}",
-        f"order=('group', 'sum') is not allowed; {orders}",
-    ]
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module under another name: its annotations are not checked before a constructor sees its values."""
+    spec = spec_from_file_location("unchecked", pooling.__file__)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "says"),
+    [
+        ("Max", 3, "pool.kind=Max is not allowed; allowed: max, avg"),
+        (["max"], 3, "pool.kind=['max'] is not allowed; allowed: max, avg"),
+        ("max", 7.0, "pool.size=7.0 is not an integer, e.g. 7"),
+        ("max", True, "pool.size=True is not an integer, e.g. 7"),
+    ],
+)
+def test_a_pool_that_is_not_legal_is_refused(unchecked: ModuleType, kind: object, size: object, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        unchecked.Pool(kind, size)
+
+
+@pytest.mark.parametrize("order", [("pool",), ("group", "sum")])
+def test_an_order_that_is_not_legal_is_refused(unchecked: ModuleType, order: object) -> None:
+    says = f"order={order} is not allowed; allowed: ('group', 'pool'), ('pool', 'group')"
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        unchecked.pool_and_reduce(torch.rand(6, 4), None, "mean", order, 2)
 
 
 @pytest.mark.parametrize("kv_heads", [2, 6])

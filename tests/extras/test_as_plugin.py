@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def copied(tree: Path) -> None:
-    """Copy the package to `tree`, with links to what it reads."""
-    leave = shutil.ignore_patterns("__pycache__", "*.min.js")
-    shutil.copytree(ROOT / "kvbench", tree / "kvbench", ignore=leave)
+    """Copy the package to `tree`, with links to what it reads; its compiled modules save compiling them again."""
+    shutil.copytree(ROOT / "kvbench", tree / "kvbench", ignore=shutil.ignore_patterns("tests", "*.min.js"))
     for name in ("conf", "models", "pyproject.toml"):
         (tree / name).symlink_to(ROOT / name)
 
@@ -29,7 +28,7 @@ def moved(extra: str, tree: Path, site: Path) -> str:
     files = {
         path.relative_to(folder).as_posix(): path.read_text("utf-8").replace(f"kvbench.extras.{extra}", package)
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.suffix != ".pyc"
     }
     made_up(site, package, files)
     shutil.rmtree(folder)

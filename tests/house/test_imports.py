@@ -90,7 +90,7 @@ def test_a_score_whose_file_moves_keeps_the_names_of_its_cells(
     before = planned_here(capsys)
     copy = tmp_path / "checkout"
     for name in ("kvbench", "conf", "results/papers"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("tests", "*.min.js"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     shutil.move(copy / "kvbench/eviction/scores/obcache.py", copy / "kvbench/eviction/joint_saliency.py")
     for file in (*copy.glob("kvbench/**/*.py"), *copy.glob("conf/**/*.yaml")):

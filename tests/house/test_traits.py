@@ -6,13 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pytest
+
 from kvbench.run.procedure import Backend, Procedure
 from tests.repository import code
 
 PACKAGE = Path(__file__).parents[2] / "kvbench"
-TREES = {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in code()}
 NAMED = re.compile(r"kvbench\.[\w.]+:\w+")
-OUTSIDE = {name: tree for name, tree in TREES.items() if not name.startswith("tasks/")}
+
+Trees = dict[str, ast.AST]
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """The syntax trees of the files."""
+    return {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in code()}
+
+
+@pytest.fixture(scope="module")
+def outside(trees: Trees) -> Trees:
+    """Those outside of the tasks."""
+    return {name: tree for name, tree in trees.items() if not name.startswith("tasks/")}
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -21,9 +35,9 @@ def names_in(node: ast.AST) -> set[str]:
     return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
-def task_classes() -> set[str]:
+def task_classes(trees: Trees) -> set[str]:
     """The classes of `kvbench.tasks` and of extras that are tasks, and what those of files have in common."""
-    tasks = [tree for name, tree in TREES.items() if name.startswith(("tasks/", "extras/"))]
+    tasks = [tree for name, tree in trees.items() if name.startswith(("tasks/", "extras/"))]
     classes = [node for tree in tasks for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     found, number = {"Task", "TaskSettings", "FromFiles"}, 0
     while number < len(found):
@@ -39,19 +53,19 @@ def asked_for(tree: ast.AST) -> Iterator[str]:
             yield from names_in(call.args[1])
 
 
-def test_no_class_of_tasks_is_asked_for() -> None:
-    classes = task_classes()
+def test_no_class_of_tasks_is_asked_for(trees: Trees, outside: Trees) -> None:
+    classes = task_classes(trees)
     assert classes > {"Likelihood", "Efficiency", "PG19", "SharedContext", "LongBenchTask", "RulerTask"}
-    assert {(name, asked) for name, tree in OUTSIDE.items() for asked in asked_for(tree) if asked in classes} == set()
+    assert {(name, asked) for name, tree in outside.items() for asked in asked_for(tree) if asked in classes} == set()
 
 
-def test_no_cell_says_that_a_server_answers_it() -> None:
-    named = {name for name, tree in OUTSIDE.items() if "is_served" in names_in(tree)}
-    assert named | {name for name in OUTSIDE if "is_served" in (PACKAGE / name).read_text("utf-8")} == set()
+def test_no_cell_says_that_a_server_answers_it(outside: Trees) -> None:
+    named = {name for name, tree in outside.items() if "is_served" in names_in(tree)}
+    assert named | {name for name in outside if "is_served" in (PACKAGE / name).read_text("utf-8")} == set()
 
 
-def test_every_procedure_and_backend_that_is_named_is_one() -> None:
-    texts = (node.value for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
+def test_every_procedure_and_backend_that_is_named_is_one(trees: Trees) -> None:
+    texts = (node.value for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     found = {text: resolve_name(text) for text in texts if isinstance(text, str) and NAMED.fullmatch(text)}
     for kind, names in (
         (Procedure, ("Answers", "Conversations", "Perplexity", "Timings")),

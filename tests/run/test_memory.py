@@ -1,8 +1,6 @@
 """Memory: what is planned, and what happens when it runs out. A split changes no bit of a row."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +37,6 @@ from kvbench.run.plan import plan
 from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
-from tests.embedded import HEAD_DIM, KV_HEADS, LAYERS, QUERY_HEADS
 from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
 from tests.run.test_prefill_job import cells, outcomes, samples_of
@@ -295,16 +292,3 @@ def test_the_hub_writes_of_qwen2_are_plain(tmp_path: Path) -> None:
 def test_a_broken_config_json_is_left_to_transformers(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     assert plain_config(tmp_path) is None
-
-
-def test_the_embedded_model_is_planned_without_transformers() -> None:
-    heads = LAYERS * KV_HEADS
-    expected = 512 * heads * 2 * HEAD_DIM * 4, heads, QUERY_HEADS // KV_HEADS
-    code = f"""
-import sys
-from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.plan_memory import full_bytes
-assert full_bytes(ModelSpec("reference"), 512) == {expected}
-assert "transformers" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
