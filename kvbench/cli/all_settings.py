@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from kvbench.cli.setting_help import explained, help_of_part, notes_of
 from kvbench.cli.terminal import print_columns, say, screen
 from kvbench.config.compose import RUN, combinations, with_members
-from kvbench.config.meaning import explained, meanings_of, notes_of
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
@@ -53,7 +53,7 @@ def _texts(tree: dict[str, Any]) -> dict[str, str]:
     """Return the meanings of settings by key: as their class says it, or their file where that says more."""
     texts = dict(noted(RUN))
     for group in GROUPS:
-        texts |= {f"{group}.{name}": text for name, text in meanings_of(group, tree[group]).items()}
+        texts |= {f"{group}.{name}": text for name, text in help_of_part(group, tree[group]).items()}
         if (name := tree[group]["name"]) in items(group):  # a score of your own has no file there
             texts |= notes_of(items(group)[name])
     return texts

@@ -81,7 +81,7 @@ def main(flags: argparse.Namespace) -> int:
 
         shard = shard_of(flags.shard, os.environ)
     from kvbench.cli.sweep import run_sweep
-    from kvbench.config.sweep import plan_sweep
+    from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import logger_of
 
     logger = logger_of(flags.words)

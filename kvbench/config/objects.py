@@ -4,36 +4,16 @@ The fields of an object are its settings. Its class is where it is: in a module,
 """
 
 import re
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from pathlib import Path
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import Item, Source, held_groups
+from kvbench.support.noted import plain
 
 MARK = "@"
 """What ends the name of an object in its word; a number follows, since several objects can have one name."""
-CLASSES = {
-    "score": "kvbench.eviction.scores.score.Score",
-    "policy": "kvbench.eviction.policy.Policy",
-    "model": "kvbench.models.loading.spec.ModelSpec",
-}
-"""What an object of a group derives from, by name: importing it would import torch with the settings."""
-HOLDER = "kvbench.models.decode.holder.Holder"
-OPEN = "???"
 
 _objects: dict[str, Any] = {}
-
-
-def is_kind(group: str, kind: type) -> bool:
-    """Return whether a class is one of a group."""
-    wanted = HOLDER if group in held_groups() else CLASSES.get(group)
-    return wanted in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
-
-
-def is_object(group: str, value: Any) -> bool:
-    """Return whether a value is an object of a group rather than a name."""
-    return is_kind(group, type(value))
 
 
 def word_of(group: str, value: Any) -> str:
@@ -63,29 +43,9 @@ def object_of(word: str) -> Any:
     return _objects[word]
 
 
-def item_of(group: str, word: str) -> Item | None:
-    """Return the object as an item of its group; None in another group."""
+def settings_of_object(word: str) -> dict[str, Any]:
+    """Return what a settings file of the object would say."""
     value = _objects[word]
-    return Item(group, value.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, value) else None
-
-
-def node_of_object(word: str) -> dict[str, Any]:
-    """Return the content that a YAML file of the object would have."""
-    named = _objects[word]
-    values = {field.name: getattr(named, field.name) for field in fields(named) if field.init}
-    return _node(word, values)
-
-
-def usual_of(word: str) -> dict[str, Any]:
-    """Return the defaults of its settings; `OPEN` for those without."""
-    values: dict[str, Any] = {}
-    for field in fields(_objects[word]):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if field.init:
-            values[field.name] = OPEN if default is MISSING else default
-    return _node(word, values | {"name": _objects[word].name})
-
-
-def _node(word: str, values: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore[arg-type]
-    return {"_target_": word, **{key: list(value) if key == "accepts" else value for key, value in plain.items()}}
+    values = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    parts = {name: asdict(part) if is_dataclass(part) else plain(part) for name, part in values.items()}  # type: ignore[arg-type]
+    return {"_target_": word, **parts}

@@ -1,127 +1,26 @@
-"""The sweep that a command line asks for: composed, checked and planned; nothing is run or written."""
+"""What a command line asks for: its cells, built and checked, where their rows go, its launcher and its logger."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa
-
-from kvbench.config.cells import (
-    Cells,
-    Reference,
-    Results,
-    check_data,
-    check_unaltered,
-    refuse_eviction,
-    with_reference,
-)
-from kvbench.config.compose import Tree, combinations, resolved
-from kvbench.config.overrides import Override, parse
-from kvbench.config.settings import build, validated
-from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
-from kvbench.records.rows import recorded, within
-from kvbench.run.launch.local import Launcher
-from kvbench.run.plan import Cell, Plan, Shard, plan
-from kvbench.run.stale import SETTLED, Stale, settled
+from kvbench.config.cells import Cells, refuse_eviction
+from kvbench.config.compose import combinations, resolved
+from kvbench.config.entries import Tree
+from kvbench.config.overrides import Override
+from kvbench.config.settings import build
+from kvbench.config.validation import validated
+from kvbench.records import check_writable
+from kvbench.run.data_files import check_data, check_unaltered
+from kvbench.run.plan import Cell
+from kvbench.run.settings import Reference, Results
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.tasks.task import Task
 
 Tell = Callable[[str], None]
 """Tells the user something in a line."""
 ONCE_PER_SWEEP = ("launcher", "logger")
 """Groups that say what happens around the work, and nothing about it."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A plan, the folder of its rows, how far they were read, and how new ones are written.
-
-    arguments: of the command without its launcher. part: what of it is to do, if not all. stale: what is done about
-    rows of other code. quiet: only warnings and errors are printed. replaced: as in `Settled`.
-    """
-
-    plan: Plan
-    results: ResultsFolder
-    since: Places
-    where: Results
-    arguments: tuple[str, ...]
-    launcher: Launcher
-    retry: bool
-    part: Shard | None
-    quiet: bool = False
-    stale: Stale = "stop"
-    replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
-
-    def rows(self, columns: Sequence[str], keep: bool = False) -> pa.Table:
-        """Return these columns of its rows that are recorded now; their faults were told when they were planned.
-
-        ``keep``: leave copies of what is parsed, as `recorded`.
-        """
-        return within(recorded(self.results, columns, lambda text: None, self.samples, keep), self.samples)
-
-    @cached_property
-    def samples(self) -> dict[str, int]:
-        """How many samples each cell has, each answer counted."""
-        return {cell.id: cell.task.num_answers for cell in self.plan.cells}
-
-    @property
-    def report(self) -> str:
-        """The report of its tasks; where they have several, the usual one."""
-        names = {cell.task.report for cell in self.plan.cells}
-        return names.pop() if len(names) == 1 else Task.report
-
-
-def plan_sweep(
-    arguments: Sequence[str],
-    tell: Tell,
-    retry_errors: bool = False,
-    part: Shard | None = None,
-    quiet: bool = False,
-    stale: Stale = "stop",
-    methods: Sequence[Sequence[str]] = ((),),
-) -> Sweep:
-    """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
-
-    methods: settings of which each stands beside `arguments` once: the cells of all of them are one plan.
-
-    Raises UserError for bad input, for a folder that cannot be written, and for rows of other code, as `settled`.
-    """
-    lines = [parse([*arguments, *words]) for words in methods]
-    overrides = lines[0]
-    launcher = around("launcher", overrides)
-    by_line = [checked(line, tell) for line in lines]
-    where, cells = by_line[0][0], [cell for _, of_line in by_line for cell in of_line]
-    named = {override.key for override in overrides}
-    for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
-        ignored = [name for name in ("score", "budget") if name in named and name not in policy.accepts]
-        if ignored:
-            many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
-            tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
-    cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
-    own = [word for word in chain(arguments, *methods) if parse([word])[0].root not in ONCE_PER_SWEEP]
-    return sweep_of(cells, where, launcher, tell, own, retry_errors, part, quiet, stale)
-
-
-def sweep_of(
-    cells: Sequence[Cell],
-    where: Results,
-    launcher: Launcher,
-    tell: Tell,
-    arguments: Sequence[str],
-    retry: bool = False,
-    part: Shard | None = None,
-    quiet: bool = False,
-    stale: Stale = "stop",
-) -> Sweep:
-    """Return the sweep of these cells, with what their folder has of them. Raises UserError as `settled`."""
-    since, results = file_sizes(where.dir), ResultsFolder(where.dir)
-    rows = recorded(results, SETTLED, lambda warning: tell(f"warning: {warning}"), {cell.id for cell in cells})
-    done, replaced = settled(rows, cells, results, retry, stale, lambda text: None if quiet else tell(text))
-    planned = plan(cells, done) if part is None else part.part_of(plan(cells, done))
-    return Sweep(planned, results, since, where, tuple(arguments), launcher, retry, part, quiet, stale, replaced)
 
 
 def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
@@ -186,7 +85,7 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
             raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
 
 
-def _reference(overrides: Sequence[Override]) -> Reference:
+def reference_of(overrides: Sequence[Override]) -> Reference:
     """Return the cells that a command compares with. Raises UserError for a list."""
     return _single([override for override in overrides if override.key == "reference"], "reference")["reference"]
 

@@ -6,13 +6,14 @@ Settings of the command line replace the item's. In a smoke run the settings of 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvbench.config.cells import Results, check_unaltered
 from kvbench.config.overrides import Override, parse
 from kvbench.config.sweep import cells_of, verifies
 from kvbench.papers.item import At, Item
 from kvbench.papers.numbers import Placed
 from kvbench.papers.published import kind_of
+from kvbench.run.data_files import check_unaltered
 from kvbench.run.plan import Cell
+from kvbench.run.settings import Results
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import NoData
 

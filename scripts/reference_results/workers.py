@@ -139,9 +139,9 @@ def read_parts(results: Path) -> dict[str, list[str]]:
 
 def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     """All tasks of a part; each cell once."""
-    from kvbench.config.cells import check_data
     from kvbench.config.overrides import parse
     from kvbench.config.sweep import cells_of
+    from kvbench.run.data_files import check_data
 
     own = [f"data.root={_shelf(part, results)}"] if part.book else []
     cells = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kvbench.cli.main import declared
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.config.synonyms import synonyms

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options, with_members
+from kvbench.config.compose import combinations, with_members
+from kvbench.config.entries import options
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.config.sweep import cells_of
 from kvbench.extras.probes.run import PREFIX

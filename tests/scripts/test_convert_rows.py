@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.records import KeptSets, ResultsFolder, Row, read_kept, read_rows

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import print_list
-from kvbench.config.compose import class_of, load_entry, options
+from kvbench.config.classes import class_of
+from kvbench.config.entries import load_entry, options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell

@@ -10,7 +10,9 @@ from typing import Any, get_origin, get_type_hints
 import torch
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import Tree, class_of, combinations, load_entry, options
+from kvbench.config.classes import class_of
+from kvbench.config.compose import combinations
+from kvbench.config.entries import Tree, load_entry, options
 from kvbench.config.overrides import Override, Value, parse
 from kvbench.config.settings import build
 from kvbench.config.sweep import Tell, checked, refuse_around
