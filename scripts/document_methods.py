@@ -18,10 +18,9 @@ from typing import Any
 
 from kvbench.cli.setting_help import help_of_allocations, help_of_steps, notes_of, words_of
 from kvbench.config.compose import combinations, resolved
-from kvbench.config.entries import MISSING, content, flat, options
+from kvbench.config.entries import ALLOCATION, MISSING, content, flat, options
 from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
-from kvbench.config.policy_parts import allocations as allocation_kinds
 from kvbench.config.policy_parts import kinds
 from kvbench.config.settings import build
 from kvbench.eviction.evict import check_host, reads_rows
@@ -232,7 +231,7 @@ def allocations() -> str:
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
     policies_by_name: dict[str, Policy] = dict(built)
     parts = []
-    for group, each in allocation_kinds().items():
+    for group, each in kinds(ALLOCATION).items():
         of_policies = (type(getattr(policy, group)) for policy in policies_by_name.values())
         for kind in dict.fromkeys((*each, *of_policies)):
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.accepts]

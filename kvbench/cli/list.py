@@ -11,8 +11,7 @@ from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
 from kvbench.cli.setting_help import explained, help_of_part, notes_of, words_of
 from kvbench.cli.terminal import print_columns, screen, width_of
-from kvbench.config.classes import defaults_of
-from kvbench.config.entries import ALLOCATION, STEP, content, flat, load_entry
+from kvbench.config.entries import ALLOCATION, STEP, content, defaults_of, flat, load_entry
 from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols

@@ -15,17 +15,28 @@ from typing import Any
 
 import yaml
 
-from kvbench.config.classes import class_of, text_fields
-from kvbench.config.entries import MISSING, Tree, content, find, flat, folders, load_entry, options, parts_with_kinds
+from kvbench.config.entries import (
+    MISSING,
+    Tree,
+    class_of,
+    content,
+    find,
+    flat,
+    folders,
+    load_entry,
+    options,
+    parsed,
+    parts_with_kinds,
+    text_fields,
+)
 from kvbench.config.overrides import GROUPS, Override, Value, format_value
 from kvbench.config.protocol import protocols
-from kvbench.config.unknown import unknown_name, unknown_setting
+from kvbench.config.synonyms import unknown_name, unknown_setting
 from kvbench.support import paths
 from kvbench.support.annotations import Help, annotated
 from kvbench.support.errors import UserError
 from kvbench.support.noted import declared
 from kvbench.support.plugins import Item, held_groups, items
-from kvbench.support.settings_file import parsed
 from kvbench.support.text import closest
 
 MOST_COMBINATIONS = 100_000
@@ -240,7 +251,7 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
     """
     tree = with_host(tree)
     part = _referred(tree[group] if group else tree, tree)
-    for key, value in flat(part, f"{group}." if group else ""):
+    for key, value in flat({group: part} if group else part):
         if isinstance(value, str) and value == MISSING:
             raise UserError(f"{key} has no default: add {key}={_example(key, tree)} to the command")
     return part
@@ -252,15 +263,17 @@ def _referred(node: Any, tree: Tree, followed: tuple[str, ...] = ()) -> Any:
     Raises UserError for a reference to no value, or to itself.
     """
     if isinstance(node, dict):
-        return {key: _referred(value, tree) for key, value in node.items()}
+        return {key: _referred(value, tree, followed) for key, value in node.items()}
     if isinstance(node, list):
-        return [_referred(value, tree) for value in node]
+        return [_referred(value, tree, followed) for value in node]
     if not isinstance(node, str) or (reference := REFERENCE.search(node)) is None:
         return node
     name = reference[1]
     *parents, last = name.split(".")
     part = at(tree, parents)
-    if name in followed or not isinstance(part, dict) or isinstance(part.get(last, {}), dict):
+    if name in followed:
+        raise UserError(f"{node}: {name} refers to itself")
+    if not isinstance(part, dict) or last not in part:
         raise UserError(f"{node}: no setting {name} to refer to: {closest(name, dict(flat(tree)))}")
     value = _referred(part[last], tree, (*followed, name))
     return value if reference[0] == node else _referred(node.replace(reference[0], format_value(value)), tree)

@@ -3,19 +3,21 @@
 A file says what differs from the defaults of the class that its `_target_` names.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from yaml import YAMLError
+import yaml
 
-from kvbench.config.classes import class_of, defaults_of, is_object
-from kvbench.config.objects import names_object, object_of, settings_of_object
-from kvbench.config.python_file import is_python_file
+from kvbench.config.given import class_in, is_python_file, names_object, object_of, settings_of_object
 from kvbench.support.errors import UserError
-from kvbench.support.noted import REQUIRED, defaults
-from kvbench.support.plugins import Item, Source, held_groups, items
-from kvbench.support.settings_file import entry_of, parsed
+from kvbench.support.noted import REQUIRED, declared, defaults
+from kvbench.support.plugins import Item, Source, groups, held_groups, items
+from kvbench.support.settings_file import LOADER, entry_of
 from kvbench.support.text import closest
 
 Tree = dict[str, Any]
@@ -27,6 +29,76 @@ STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.policy_parts`)."""
 NO_STEP = "drop"
 """The kind of a part that does nothing after selection."""
+_NO_SOURCE = Source("kvbench", "", "", Path())
+HOLDER = "kvbench.models.decode.holder.Holder"
+BASES = {
+    "policy": "kvbench.eviction.policy.Policy",
+    "score": "kvbench.eviction.scores.score.Score",
+    "task": "kvbench.tasks.task.Task",
+    "model": "kvbench.models.loading.spec.ModelSpec",
+}
+"""By name: a command about a server builds no policy, and imports no torch."""
+
+
+def base_of(group: str) -> str | None:
+    """Return the dotted name of the class that members of a group derive from; None where any class will do."""
+    return HOLDER if group in held_groups() else BASES.get(group)
+
+
+def is_kind(group: str, kind: type) -> bool:
+    """Return whether a class is one of a group."""
+    return base_of(group) in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+
+
+def takes_objects(group: str) -> bool:
+    """Return whether an object of Python can stand for a member of a group."""
+    return group != "task" and base_of(group) is not None
+
+
+def is_object(group: str, value: Any) -> bool:
+    """Return whether a value is an object that can stand for a member of a group."""
+    return takes_objects(group) and is_kind(group, type(value))
+
+
+def class_of(group: str, node: Mapping[str, Any]) -> Any:
+    """Return the dataclass that a part names: by its dotted name, its Python file, or the word of an object.
+
+    Raises UserError, with the name of its plugin, if it does not load; MissingFile for no such file.
+    """
+    target = node["_target_"]
+    if is_python_file(target):
+        return class_in(target, group, str(base_of(group)))
+    if names_object(target):
+        return type(object_of(target))
+    module, _, attribute = target.rpartition(".")
+    problem = "is not a dataclass: make it one; its fields are the settings"
+    try:
+        found = getattr(import_module(module), attribute)
+        if is_dataclass(found):
+            return found
+    except Exception as error:  # the code of a plugin may raise anything when it is imported
+        problem = f"does not load: {type(error).__name__}: {' '.join(str(error).split())}"
+    name = str(node.get("name", ""))
+    item = items(group).get(name) if group in groups() else None
+    raise UserError(f"{item or f'{group} {name}'.strip()}: {target} {problem}")
+
+
+def defaults_of(group: str, node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings that the class of a part declares, with their defaults; of ours without importing it.
+
+    Raises as `class_of`. Never change the result.
+    """
+    try:
+        return declared(node["_target_"])
+    except LookupError:
+        return defaults(class_of(group, node))
+
+
+@lru_cache
+def text_fields(target: Any) -> frozenset[str]:
+    """Fields of a dataclass that are texts: what looks like a number there stays as it was written."""
+    hints = get_type_hints(target)
+    return frozenset(field.name for field in fields(target) if field.init and hints[field.name] in (str, str | None))
 
 
 def options(group: str) -> list[str]:
@@ -57,9 +129,6 @@ def find(group: str, word: str) -> Item | None:
     return Item(group, name, path, _NO_SOURCE)
 
 
-_NO_SOURCE = Source("kvbench", "", "", Path())
-
-
 def content(item: Item) -> Tree:
     """Return the settings of a name: of its group and of others that it changes, each over what its class declares.
 
@@ -78,11 +147,24 @@ def content(item: Item) -> Tree:
     return {key: _with_defaults(key, part) for key, part in tree.items()}
 
 
+class _Loader(LOADER):  # type: ignore[misc, valid-type]
+    """Reads 1e-6 as a number too, as YAML 1.2 does."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d.]*[eE][-+]?\d+"), list("-+0123456789"))
+
+
+@lru_cache(maxsize=2**10)
+def parsed(text: str) -> Any:
+    """Return the content of a settings file, read once. Raises YAMLError. The result is shared: never change it."""
+    return yaml.load(text, _Loader)
+
+
 def _read(item: Item) -> Any:
     """Return what a file says, without the words about it."""
     try:
         node = parsed(item.path.read_text("utf-8"))
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{item}: {item.path} cannot be read: {' '.join(str(error).split())}") from None
     return entry_of(node, item.group, item.name).tree if isinstance(node, dict) else node
 

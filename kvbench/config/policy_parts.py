@@ -12,8 +12,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from kvbench.config.classes import class_of
-from kvbench.config.entries import ALLOCATION, STEP, load_entry
+from kvbench.config.entries import ALLOCATION, STEP, class_of, load_entry
 from kvbench.config.overrides import format_value
 from kvbench.config.validation import validated
 from kvbench.eviction.allocation.base import UniformHeads, UniformLayers
@@ -34,21 +33,14 @@ def _classes_of(group: str, _: tuple[str, ...]) -> dict[str, Any]:
     return {name: class_of(group, load_entry(group, name)) for name in items(group)}
 
 
-def allocations() -> dict[str, tuple[Any, ...]]:
-    """Return the kinds of `heads` and of `layers`, the even one first."""
-    heads, layers = dict.fromkeys((UniformHeads,)), dict.fromkeys((UniformLayers,))
-    for name, kind in _classes(ALLOCATION).items():
-        (heads if name.startswith("heads/") else layers)[kind] = None
-    return {"heads": (*heads,), "layers": (*layers,)}
-
-
-def kinds() -> dict[str, tuple[type[Kind], ...]]:
-    """Return the kinds of every part that steps add, `drop` first."""
-    by_part: dict[str, tuple[type[Kind], ...]] = {}
-    for name, kind in _classes(STEP).items():
+def kinds(group: str = STEP) -> dict[str, tuple[Any, ...]]:
+    """Return the kinds of every part that files of a group name, the usual one first."""
+    usual = {"heads": UniformHeads, "layers": UniformLayers}
+    by_part: dict[str, dict[Any, None]] = {}
+    for name, kind in _classes(group).items():
         if part := name.rpartition("/")[0]:
-            by_part[part] = (*by_part.get(part, (Drop,)), kind)
-    return by_part
+            by_part.setdefault(part, dict.fromkeys((usual.get(part, Drop),)))[kind] = None
+    return {part: (*each,) for part, each in by_part.items()}
 
 
 def _plain() -> tuple[type[Step], ...]:
@@ -65,7 +57,7 @@ def policy_from(target: type[Policy], settings: Mapping[str, Any]) -> Policy:
     for step in _plain():
         named = [each.name for each in fields(step) if each.name in own]  # type: ignore[arg-type]
         steps.append(validated(step, "policy", {name: own.pop(name) for name in named}))
-    for part, each in (allocations() | kinds()).items():
+    for part, each in (kinds(ALLOCATION) | kinds()).items():
         if part in own:
             own[part] = _of_kind(part, each, own[part])
     steps += [own.pop(part) for part in kinds() if part in own]
@@ -82,7 +74,9 @@ def _of_kind(part: str, kinds: Sequence[Any], value: Any) -> Any:
     if not isinstance(value, dict):
         usual = next(iter(by_name))
         raise UserError(f"policy.{part}={format_value(value)}: allowed: the name of a kind, such as {usual}")
-    kind = value.get("kind")
+    if "kind" not in value:  # the first that has most of its settings
+        value = {"kind": max(kinds, key=lambda each: len(value.keys() & vars(each()))).kind} | value
+    kind = value["kind"]
     if isinstance(kind, str) and kind in by_name:
         return validated(by_name[kind], f"policy.{part}", value)
     fix = ""

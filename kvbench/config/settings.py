@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from kvbench.config.classes import base_of, class_of, is_kind
-from kvbench.config.entries import Tree, step_parts
-from kvbench.config.objects import names_object, object_of, settings_of_object
+from kvbench.config.entries import Tree, base_of, class_of, is_kind, step_parts
+from kvbench.config.given import names_object, object_of, settings_of_object
 from kvbench.config.overrides import format_value
 from kvbench.config.validation import validated
 from kvbench.support.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench.config.classes import text_fields
+from kvbench.config.entries import text_fields
 from kvbench.config.overrides import format_value
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest, printable

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.config.classes import base_of, is_kind, is_object, takes_objects
-from kvbench.config.objects import word_of
+from kvbench.config.entries import base_of, is_kind, is_object, takes_objects
+from kvbench.config.given import word_of
 from kvbench.config.overrides import format_value
 from kvbench.eviction.budget import ByteBudget, FractionBudget, TokenBudget
 from kvbench.eviction.evict import Eviction

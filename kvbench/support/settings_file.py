@@ -18,7 +18,6 @@ names, all tasks of a benchmark:
 named like its file.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,13 +33,7 @@ WORDS = ("says", "after")
 NOTES, ELSEWHERE, VERIFIED = "notes", "elsewhere", "verified"
 NO_SETTINGS = (*WORDS, NOTES, ELSEWHERE, VERIFIED, MEMBERS)
 """Keys of a file that are words about it."""
-
-
-class LOADER(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads 1e-6 as a number too, as YAML 1.2 does."""
-
-
-LOADER.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d.]*[eE][-+]?\d+"), list("-+0123456789"))
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -57,19 +50,13 @@ class Entry:
     tree: dict[str, Any]
 
 
-@lru_cache(maxsize=2**10)
-def parsed(text: str) -> Any:
-    """Return the content of a settings file, read once. Raises YAMLError. The result is shared: never change it."""
-    return yaml.load(text, LOADER)
-
-
 @lru_cache
 def member_names(text: str) -> tuple[str, ...]:
     """Return the names that a file stands for; none for a file of one name, and for one that is no YAML."""
     if f"\n{MEMBERS}:" not in text:
         return ()
     try:
-        members = parsed(text)[MEMBERS]
+        members = yaml.load(text, LOADER)[MEMBERS]
     except (yaml.YAMLError, TypeError, LookupError):
         return ()
     return tuple(map(str, members)) if isinstance(members, dict) else ()

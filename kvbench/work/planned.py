@@ -1,23 +1,35 @@
-"""The sweep that a command line asks for, planned against the rows that there are; nothing is run or written."""
+"""What a command line asks for: its cells, built and checked, as one sweep; nothing is run or written."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
-from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse
-from kvbench.config.sweep import ONCE_PER_SWEEP, Tell, around, checked, reference_of
-from kvbench.records import Places, ResultsFolder, file_sizes
+from kvbench.config.cells import Cells, refuse_eviction
+from kvbench.config.compose import at, combinations, resolved, with_members
+from kvbench.config.entries import Tree
+from kvbench.config.overrides import Override, parse
+from kvbench.config.settings import build
+from kvbench.config.validation import validated
+from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
 from kvbench.run.launch.local import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.settings import Results
 from kvbench.run.stale import SETTLED, Stale, settled
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.grouped import grouped
+from kvbench.tasks.data.record import altered_files
+from kvbench.tasks.files import NoData, command, folder
 from kvbench.tasks.task import Task
+
+Tell = Callable[[str], None]
+"""Tells the user something in a line."""
+ONCE_PER_SWEEP = ("launcher", "logger")
+"""Groups that say what happens around the work, and nothing about it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ def plan_sweep(
         if ignored:
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
-    cells = [*with_reference(cells)] if reference_of(overrides) == "full" else cells
+    cells = [*with_reference(cells)] if _once("reference", overrides) == "full" else cells
     own = [word for word in chain(arguments, *methods) if parse([word])[0].root not in ONCE_PER_SWEEP]
     return sweep_of(cells, where, launcher, tell, own, retry_errors, part, quiet, stale)
 
@@ -128,3 +140,147 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
                 added.add(name)
                 yield reference
         yield cell
+
+
+def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
+    """Return where rows go and the cells of a command line, built and checked.
+
+    What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
+    first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
+    """
+    trees, builder = combinations(overrides), Cells()
+    refuse_eviction(overrides, trees)
+    cells: list[Cell] = []
+    allowed: list[Tree] = []
+    refused: dict[tuple[str, str], dict[str, None]] = {}
+    for tree in trees:
+        try:
+            cell = builder.cell(tree)
+            cell.check()
+        except ValueError as error:
+            if not _matched(tree, overrides) or (tree is trees[-1] and not cells):
+                raise
+            refused.setdefault((str(error), tree["score"]["name"]), {})[tree["policy"]["name"]] = None
+        else:
+            cells.append(cell)
+            allowed.append(tree)
+    where = results_of((builder.results(tree) for tree in allowed or trees), "a sweep")
+    check_data(cells)
+    check_unaltered(cells, verifies(overrides), tell)
+    check_writable(where.dir)
+    for (error, score), policies in refused.items():
+        tell(f"left out score {score} on {', '.join(policies)}: {error}")
+    return where, cells
+
+
+def one_tree(words: Sequence[str]) -> Tree:
+    """Compose the settings of a line. Raises UserError for a line with lists."""
+    overrides = with_members(parse(words))
+    for override in overrides:
+        if len(override.values) > 1:
+            combinations(overrides)  # names a value that does not exist first
+            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
+    return combinations(overrides)[0]
+
+
+def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, list[Cell]]:
+    """Return where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left
+    out.
+
+    Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not allowed.
+    """
+    trees, builder = combinations(overrides, unused=unused), Cells()
+    cells = list({repr(cell): cell for cell in map(builder.cell, trees)}.values())
+    cells = [*chain(*grouped(cells, lambda cell: (repr(cell.model), repr(cell.task), cell.seed)).values())]
+    for cell in cells:
+        cell.check()
+    return results_of(map(builder.results, trees), "an item"), cells
+
+
+def results_of(trees: Iterable[Results], scope: str) -> Results:
+    """Return the results settings that all trees of a command have. Raises UserError where they differ."""
+    distinct = list(dict.fromkeys(trees))
+    for name, noun in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
+        values = list(dict.fromkeys(str(getattr(results, name)) for results in distinct))
+        if len(values) != 1:
+            raise UserError(f"results.{name} lists {len(values)} {noun}: {', '.join(values)}; {scope} has one")
+    return distinct[0]
+
+
+def refuse_around(overrides: Iterable[Override], command: str) -> None:
+    """Raise UserError for a launcher or logger of a command that works in its own process alone."""
+    for override in overrides:
+        if override.root in ONCE_PER_SWEEP:
+            raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
+
+
+def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
+    """Return whether a pattern rather than a name brought a policy or score into a combination."""
+    return any(
+        override.key in ("policy", "score")
+        and tree[override.key]["name"] not in {value.text for value in override.values}
+        and tree[override.key]["_target_"] not in {value.text for value in override.values}
+        and (override.key == "policy" or "score" in tree["policy"]["accepts"])
+        for override in overrides
+    )
+
+
+def around(group: str, overrides: Sequence[Override]) -> Any:
+    """Build a group of `ONCE_PER_SWEEP`: one object for the whole sweep. Raises UserError for lists."""
+    return build(group, resolved({group: _once(group, overrides)}, group))
+
+
+def verifies(overrides: Sequence[Override]) -> bool:
+    """Return whether a command refuses data files that differ from the lock. Raises UserError for a list."""
+    return validated(bool, "data.verify", _once("data.verify", overrides))
+
+
+def _once(name: str, overrides: Sequence[Override]) -> Any:
+    """Return a part or a setting that a command has once. Raises UserError for a list of values."""
+    settings = [override for override in overrides if name in (override.key, override.root)]
+    for override in settings:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {name}; name one")
+    (tree,) = combinations(settings)
+    return at(tree, name.split("."))
+
+
+def check_data(cells: Iterable[Cell]) -> None:
+    """Raise MissingFile where a task of these cells lacks data: names all of them at once, and what can be done.
+
+    A group such as `task=longbench` means all of its tasks: those that have data are named, not run instead.
+    """
+    tasks = {cell.task.name: cell.task for cell in cells}
+    missing: dict[str, NoData] = {}
+    for name, task in tasks.items():
+        try:
+            task.identity()
+        except NoData as error:
+            missing[name] = error
+    if not missing:
+        return
+    if len(tasks) == 1:
+        raise next(iter(missing.values()))
+    families = {error.name.partition("/")[0]: error for error in reversed(missing.values())}
+    able = [name for name in tasks if name not in missing]
+    instead = f"; or run the {len(able)} that have data: task={','.join(able)}" if able else ""
+    raise MissingFile(
+        f"no data for {len(missing)} of {len(tasks)} tasks: {', '.join(missing)}; "
+        f"{'; '.join(str(error) for error in reversed(families.values()))}{instead}"
+    )
+
+
+def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
+    """Raise MissingFile where a task reads files that differ from the lock or their download; without `verify`
+    only tell.
+    """
+    for task in {cell.task.name: cell.task for cell in cells}.values():
+        if differing := altered_files(task):
+            root = getattr(task, "root", None)
+            more = f" and {len(differing) - 1} more" if differing[1:] else ""
+            family = differing[0].partition("/")[0]
+            text = f"{folder(root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
+            if verify:
+                again = f"{command(root, family)} --replace fetches it again"
+                raise MissingFile(f"{text}: {again}; data.verify=false reads it as it is")
+            tell(f"warning: {text}: its rows say so, and count as another task's")

@@ -11,12 +11,12 @@ import yaml
 from kvbench.config import cells, compose
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
+from kvbench.config.entries import parsed
 from kvbench.config.overrides import format_value, parse
 from kvbench.eviction.scores.kvzip import KVzip
 from kvbench.run.memory import token_bytes
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
-from kvbench.support.settings_file import parsed
 
 SWEEP = (
     "policy=snapkv,streaming_llm",
@@ -106,11 +106,19 @@ def test_a_reference_is_the_value_of_another_setting() -> None:
     assert cell.score == KVzip(repeat_prompt="of0.1and3")
 
 
-@pytest.mark.parametrize("name", ["bugdet", "policy", "policy.window.x", "seed"])
-def test_a_reference_to_no_value_is_refused(name: str) -> None:
-    """To nothing, to a part, and to the setting itself."""
-    with pytest.raises(UserError, match=rf"^\$\{{{name}\}}: no setting {name} to refer to: "):
-        cells_of(["policy=snapkv", f"seed=${{{name}}}"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=${bugdet}"], r"\$\{bugdet\}: no setting bugdet to refer to: did you mean budget\?"),
+        (["seed=${policy.window.x}"], r"\$\{policy.window.x\}: no setting policy.window.x to refer to: "),
+        (["seed=${budget}", "budget=${seed}"], r"\$\{seed\}: seed refers to itself"),
+        (["policy.window=${policy}"], r"\$\{policy\}: policy refers to itself"),
+        (["seed=${data}"], r"seed=\{root:null,verify:true\}: allowed: an integer"),
+    ],
+)
+def test_a_reference_to_no_value_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cells_of(["policy=snapkv", *words])
 
 
 def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:

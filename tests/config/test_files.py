@@ -14,9 +14,8 @@ from omegaconf import OmegaConf
 from kvbench.cli.list import GROUPS, describe
 from kvbench.cli.setting_help import words_of
 from kvbench.config.cells import Cells
-from kvbench.config.classes import class_of, defaults_of
 from kvbench.config.compose import RUN, combinations
-from kvbench.config.entries import content, load_entry, options, step_settings
+from kvbench.config.entries import class_of, content, defaults_of, load_entry, options, step_settings
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy

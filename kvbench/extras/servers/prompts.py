@@ -36,7 +36,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.whole_prompts import prompts_of
     from kvbench.report.output import text_to
-    from kvbench.run.data_files import check_data
+    from kvbench.work.planned import check_data
 
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:
         fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"

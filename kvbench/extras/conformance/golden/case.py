@@ -116,10 +116,10 @@ def eviction_of(case: Case) -> Eviction:
 
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
-    from kvbench.config.entries import step_settings  # Hydra's grammar takes a while to import
-    from kvbench.config.policy_parts import allocations, steps_of
+    from kvbench.config.entries import ALLOCATION, step_settings  # Hydra's grammar takes a while to import
+    from kvbench.config.policy_parts import kinds, steps_of
 
-    spec = case.spec
+    spec, allocations = case.spec, kinds(ALLOCATION)
     _check_fields(spec)
     named = _parts("score", spec["score"], "name", "params")
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
@@ -137,8 +137,8 @@ def eviction_of(case: Case) -> Eviction:
         order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
         sink=spec["sink"],
         recent=spec["recent"],
-        heads=_allocation("heads", spec["heads"], allocations()["heads"]),
-        layers=_allocation("layers", spec["layers"], allocations()["layers"]),
+        heads=_allocation("heads", spec["heads"], allocations["heads"]),
+        layers=_allocation("layers", spec["layers"], allocations["layers"]),
         variant=spec["variant"],
         layout="query_heads" if per_query_head else "kv_heads",
         state=schedule.get("state", "overwrite"),
