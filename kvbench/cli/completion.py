@@ -139,10 +139,12 @@ def _values(key: str, value: str) -> Iterable[str]:
 def _fields(group: str) -> Iterable[str]:
     """Return settings in a group, of a run or of all names of the group together, each once."""
     from kvbench.config.compose import RUN
-    from kvbench.config.entries import content
+    from kvbench.config.entries import EVERY_TASK, content
     from kvbench.support.noted import declared
 
     fields = dict.fromkeys(_keys(group, declared(RUN).get(group)))
+    if group == "task":
+        fields |= dict.fromkeys(_keys(group, declared(EVERY_TASK)))
     for item in items(group).values():
         try:
             tree = content(item)

@@ -17,7 +17,6 @@ from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.named import named
-from kvbench.support.noted import declared
 from kvbench.support.plugins import OURS, Item, held_groups, items
 from kvbench.support.text import closest, printable, wrapped
 
@@ -27,7 +26,6 @@ GROUPS |= {"steps": "step", "allocations": "allocation"} | {
     f"{group}s": group for group in (*named("item"), *held_groups())
 }
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
-OF_EVERY_TASK = "kvbench.tasks.task.TaskSettings"
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
 """Where a method has other defaults, as files and lists name it."""
@@ -184,9 +182,6 @@ def settings_of(item: Item) -> Iterator[Setting]:
     if group in (ALLOCATION, STEP):
         yield from _settings_of_policies(item)
         return
-    if group == "task":  # what every task has is in `kvbench list settings task`
-        usual = declared(OF_EVERY_TASK)
-        tree = {**tree, "task": {key: value for key, value in tree["task"].items() if usual.get(key, ()) != value}}
     whole = composed({group: item.name}) if group in OF_RUNS else tree  # with its defaults
     texts: dict[str, str] = {}
     for name, node in ((name, whole.get(name)) for name in tree):

@@ -16,10 +16,12 @@ from typing import Any
 import yaml
 
 from kvbench.config.entries import (
+    EVERY_TASK,
     MISSING,
     Tree,
     class_of,
     content,
+    defaults_of,
     find,
     flat,
     folders,
@@ -125,7 +127,8 @@ def composed(chosen: Mapping[str, str]) -> Tree:
         if group == "policy":  # it may change settings of its score
             tree = _merged(tree, content(_score_of(item, entry, chosen.get("score"))))
         tree = _merged(tree, {key: part for key, part in entry.items() if key != "defaults"})
-    return tree
+    usual = defaults_of("task", tree["task"])
+    return {**tree, "task": {name: usual[name] for name in declared(EVERY_TASK)} | tree["task"]}
 
 
 def _score_of(policy: Item, entry: Tree, chosen: str | None) -> Item:

@@ -29,6 +29,8 @@ STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.policy_parts`)."""
 NO_STEP = "drop"
 """The kind of a part that does nothing after selection."""
+EVERY_TASK = "kvbench.tasks.task.TaskSettings"
+"""The class of the settings that every task has."""
 _NO_SOURCE = Source("kvbench", "", "", Path())
 HOLDER = "kvbench.models.decode.holder.Holder"
 BASES = {
@@ -172,7 +174,8 @@ def _read(item: Item) -> Any:
 def _with_defaults(group: str, part: Any) -> Any:
     """Return a part that names a class over what the class declares; other settings as they are.
 
-    A policy has the settings of steps too, or none if it keeps everything.
+    A policy has the settings of steps too, or none if it keeps everything. What every task has is added when a run is
+    composed, unless the class of a task has another default: that is its protocol.
     """
     if not isinstance(part, dict) or not isinstance(part.get("_target_"), str):
         return part
@@ -180,6 +183,9 @@ def _with_defaults(group: str, part: Any) -> Any:
     if group == "policy":
         accepts = part.get("accepts", usual["accepts"])
         usual = step_settings() | usual if "budget" in accepts else {"accepts": accepts}
+    elif group == "task":
+        every = declared(EVERY_TASK)
+        usual = {key: value for key, value in usual.items() if key not in every or value != every[key]}
     first = {key: part[key] for key in ("_target_", "name") if key in part}
     return first | usual | part
 
