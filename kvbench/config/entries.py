@@ -1,4 +1,4 @@
-"""What a name of a group stands for, as settings: a file of `conf` or of a plugin, a Python file, or an object.
+"""Names of groups and the settings that they stand for: a file of `conf` or of a plugin, a Python file, an object.
 
 A file says what differs from the defaults of the class that its `_target_` names.
 """

@@ -1,4 +1,4 @@
-"""What users give beside files of `conf`: a class in a Python file, `score=my_score.py`, or an object of Python.
+"""Parts that users give beside files of `conf`: a class in a Python file, `score=my_score.py`, or an object of Python.
 
 The fields of both are settings. A word names each object, as other words name files; its class is where it is: in a
 module, a file, or a cell of a notebook.

@@ -1,6 +1,4 @@
-"""What to write instead of a name or a setting that there is not: one of ours, for words of kvpress,
-lm-evaluation-harness and the papers' code too.
-"""
+"""Names and settings that there are not, and ours instead: for words of kvpress, lm-evaluation-harness, papers too."""
 
 import re
 from collections.abc import Sequence

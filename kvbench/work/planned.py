@@ -1,4 +1,4 @@
-"""What a command line asks for: its cells, built and checked, as one sweep; nothing is run or written."""
+"""The sweep that a command line asks for: its cells, built and checked, and a plan. Nothing is run or written."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
