@@ -27,7 +27,6 @@ from kvbench.config.entries import (
     folders,
     load_entry,
     options,
-    parsed,
     parts_with_kinds,
     text_fields,
 )
@@ -38,7 +37,7 @@ from kvbench.support import paths
 from kvbench.support.annotations import Help, annotated
 from kvbench.support.errors import UserError
 from kvbench.support.noted import declared
-from kvbench.support.plugins import Item, held_groups, items
+from kvbench.support.plugins import Item, held_groups, items, usual_members
 from kvbench.support.text import closest
 
 MOST_COMBINATIONS = 100_000
@@ -59,6 +58,7 @@ EXAMPLES = {
 }
 """What stands for the value of a setting of several classes that has no default; other classes say it on the field."""
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+"""`${seed}`: the value of another setting."""
 
 
 def combinations(overrides: Sequence[Override], unused: set[str] | None = None) -> list[Tree]:
@@ -101,26 +101,20 @@ def combinations(overrides: Sequence[Override], unused: set[str] | None = None) 
 def with_members(overrides: Sequence[Override]) -> list[Override]:
     """Return overrides; a folder of a group or a pattern is replaced by the names of the files it stands for."""
 
-    def members(group: str, name: str) -> list[str]:
-        pattern = f"{name}/*" if name in folders(group) else name
-        return [option for option in options(group) if fnmatchcase(option, pattern)] or [name]
+    def members(override: Override) -> tuple[Value, ...]:
+        names = list[str]()
+        for name in (value.text for value in override.values):
+            pattern = f"{name}/*" if name in folders(override.key) else name
+            names += [option for option in options(override.key) if fnmatchcase(option, pattern)] or [name]
+        return tuple(Value(name, name) for name in names)
 
-    return [
-        replace(
-            each, values=tuple(Value(name, name) for value in each.values for name in members(each.key, value.text))
-        )
-        if each.is_group
-        else each
-        for each in overrides
-    ]
+    return [replace(each, values=members(each)) if each.is_group else each for each in overrides]
 
 
 def composed(chosen: Mapping[str, str]) -> Tree:
     """Return the tree of a choice of names, by group. Raises UserError for a bad file."""
-    usual = {group: name for entry in parsed((paths.conf() / "run.yaml").read_text())["defaults"]
-             for group, name in entry.items()}  # fmt: skip
     tree = dict(declared(RUN))
-    for group, name in (usual | held_groups()).items():
+    for group, name in (usual_members(paths.conf()) | held_groups()).items():
         item = find(group, chosen.get(group, name))
         assert item is not None, "names of a command line are checked before"
         entry = content(item)

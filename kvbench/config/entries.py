@@ -31,7 +31,8 @@ NO_STEP = "drop"
 """The kind of a part that does nothing after selection."""
 EVERY_TASK = "kvbench.tasks.task.TaskSettings"
 """The class of the settings that every task has."""
-_NO_SOURCE = Source("kvbench", "", "", Path())
+_GIVEN = Source("kvbench", "", "", Path())
+"""Where Python files and objects are from, which no plugin brings."""
 HOLDER = "kvbench.models.decode.holder.Holder"
 BASES = {
     "policy": "kvbench.eviction.policy.Policy",
@@ -121,14 +122,14 @@ def find(group: str, word: str) -> Item | None:
     """
     if names_object(word):
         found = object_of(word)
-        return Item(group, found.name, Path(word), _NO_SOURCE) if is_object(group, found) else None
+        return Item(group, found.name, Path(word), _GIVEN) if is_object(group, found) else None
     if not is_python_file(word) or group not in ("score", *held_groups()):
         return items(group).get(word)
     path = Path(word).expanduser().resolve()
     name = getattr(class_of(group, {"_target_": word}), "name", path.stem)
     if (ours := items(group).get(name)) is not None:
         raise UserError(f"{word} names its {group} {name}, and {ours.source} has a {group} of that name: rename yours")
-    return Item(group, name, path, _NO_SOURCE)
+    return Item(group, name, path, _GIVEN)
 
 
 def content(item: Item) -> Tree:
