@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @cache
 def noted(target: str) -> dict[str, str]:
-    """Return `kvbench.support.annotations.meanings` of the class at a dotted name.
+    """Return `kvbench.support.annotations.help_of` of the class at a dotted name.
 
     Raises LookupError for a class that is not one of ours.
     """

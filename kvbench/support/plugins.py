@@ -30,7 +30,7 @@ SUFFIX = ".yaml"
 RUN = "run.yaml"
 """The settings file of an extra or a plugin that brings a group."""
 LOOSE = "kvbench_loose_"
-"""How the names of modules begin that are loaded from a file without a package (`kvbench.config.loose_score`)."""
+"""How the names of modules begin that are loaded from a file without a package (`kvbench.config.given`)."""
 
 
 @dataclass(frozen=True)
