@@ -273,7 +273,10 @@ def _referred(node: Any, tree: Tree, followed: tuple[str, ...] = ()) -> Any:
     if not isinstance(part, dict) or last not in part:
         raise UserError(f"{node}: no setting {name} to refer to: {closest(name, dict(flat(tree)))}")
     value = _referred(part[last], tree, (*followed, name))
-    return value if reference[0] == node else _referred(node.replace(reference[0], format_value(value)), tree)
+    if reference[0] == node:
+        return value
+    text = value if isinstance(value, str) else format_value(value)
+    return _referred(node.replace(reference[0], text), tree)
 
 
 def _example(key: str, tree: Tree) -> str:
