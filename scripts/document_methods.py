@@ -16,11 +16,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kvbench.config.compose import MISSING, combinations, content, flat, options, resolved
-from kvbench.config.meaning import meanings_of_allocations, meanings_of_steps, notes_of, words_of
+from kvbench.cli.setting_help import help_of_allocations, help_of_steps, notes_of, words_of
+from kvbench.config.compose import combinations, resolved
+from kvbench.config.entries import ALLOCATION, MISSING, content, flat, options
 from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
-from kvbench.config.policy_parts import allocations as allocation_kinds
 from kvbench.config.policy_parts import kinds
 from kvbench.config.settings import build
 from kvbench.eviction.evict import check_host, reads_rows
@@ -68,7 +68,7 @@ def notes(group: str, name: str, texts: Mapping[str, str]) -> list[str]:
     texts: what the class says, by the full names of the settings.
     """
     texts, tree = {**texts, **notes_of(items(group)[name])}, content(items(group)[name])
-    values = [(key, value) for key, value in flat(tree if group in tree else {group: tree}) if key in texts]
+    values = [(key, value) for key, value in flat(tree) if key in texts]
     return [
         f"- `{key}={'' if isinstance(value, dict) and value else as_typed(value)}`: {texts[key]}"
         for key, value in values
@@ -134,7 +134,7 @@ def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
     parts, said = ("heads", "layers", *kinds()), help_of(Policy)
-    said = said | meanings_of_allocations(said) | meanings_of_steps()
+    said = said | help_of_allocations(said) | help_of_steps()
     texts = {key: text for key, text in said.items() if key.partition(".")[0] not in parts}
     texts |= {key: text for key, text in said.items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
@@ -231,7 +231,7 @@ def allocations() -> str:
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
     policies_by_name: dict[str, Policy] = dict(built)
     parts = []
-    for group, each in allocation_kinds().items():
+    for group, each in kinds(ALLOCATION).items():
         of_policies = (type(getattr(policy, group)) for policy in policies_by_name.values())
         for kind in dict.fromkeys((*each, *of_policies)):
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.accepts]

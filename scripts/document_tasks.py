@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvbench.cli.list import Setting, settings_of
-from kvbench.config.compose import options
-from kvbench.config.meaning import words_of
+from kvbench.cli.setting_help import words_of
+from kvbench.config.entries import options
 from kvbench.extras.babilong.babilong import BABILong
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.babilong.tests import rows as babilong_rows
 from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
 from scripts.transcripts.stand_ins import empty, load

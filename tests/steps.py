@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from kvbench.config.compose import step_settings
+from kvbench.config.entries import step_settings
 from kvbench.config.policy_parts import kinds, settings_of, steps_of
 from kvbench.eviction.policy import Policy
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import describe
-from kvbench.config.compose import load_entry, options
-from kvbench.config.meaning import notes_of
+from kvbench.cli.setting_help import notes_of
+from kvbench.config.entries import load_entry, options
 from kvbench.support import paths
 from kvbench.support.plugins import items
 from scripts.document_tasks import BENCHMARKS, PAGE, Benchmark, listed, written

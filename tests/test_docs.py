@@ -21,9 +21,9 @@ from kvbench.cli import data
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import RUN, content, flat, folders, load_entry, options
+from kvbench.config.compose import RUN
+from kvbench.config.entries import content, flat, folders, load_entry, options, step_settings
 from kvbench.config.overrides import GROUPS, parse
-from kvbench.config.policy_parts import form_of
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.eviction.policy import Policy
 from kvbench.support import noted
@@ -138,7 +138,7 @@ def members(group: str, text: str) -> list[str]:
 def settings_of(group: str, name: str) -> set[str]:
     """The settings of a file of a group."""
     target = get_class(load_entry(group, name)["_target_"])
-    return {field.name for field in fields(form_of(target) if issubclass(target, Policy) else target)}
+    return {*(step_settings() if issubclass(target, Policy) else ()), *(field.name for field in fields(target))}
 
 
 @pytest.mark.parametrize("command", READERS, ids=str)

@@ -14,10 +14,10 @@ import pytest
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import declared, main
-from kvbench.config import sweep
 from kvbench.config.overrides import parse
 from kvbench.extras.probes.run import probing_of
 from kvbench.support.errors import MissingFile
+from kvbench.work import planned
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
@@ -71,14 +71,14 @@ def shown(page: str) -> list[Command]:
 def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Composed and checked, as far as neither data, model nor folder is looked at."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep, "check_data", lambda cells: None)
-    monkeypatch.setattr(sweep, "check_writable", lambda path: None)
+    monkeypatch.setattr(planned, "check_data", lambda cells: None)
+    monkeypatch.setattr(planned, "check_writable", lambda path: None)
     words = declared(command.words[1]).read(command.words[2:]).words
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            _, cells = sweep.checked(parse(words), print)
+            _, cells = planned.checked(parse(words), print)
     except MissingFile as error:  # the lengths of some tasks stand in their data
         pytest.skip(str(error))
     assert cells

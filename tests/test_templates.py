@@ -11,10 +11,10 @@ import pytest
 from yaml import safe_load
 
 from kvbench.cli.main import declared
-from kvbench.config import sweep
 from kvbench.config.overrides import parse
 from kvbench.run.plan import Shard
 from kvbench.run.shard import shard_of
+from kvbench.work import planned
 from tests.documented import DOCS
 
 TEMPLATES = DOCS / "templates"
@@ -22,12 +22,12 @@ TEMPLATES = DOCS / "templates"
 
 def check(words: Sequence[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Shard:
     """The shard of a command line, whose cells are built as far as neither model nor folder is looked at."""
-    monkeypatch.setattr(sweep, "check_data", lambda cells: None)
-    monkeypatch.setattr(sweep, "check_writable", lambda path: None)
+    monkeypatch.setattr(planned, "check_data", lambda cells: None)
+    monkeypatch.setattr(planned, "check_writable", lambda path: None)
     program, command, *rest = words
     assert (program, command) == ("kvbench", "run")
     flags = declared("run").read(rest)
-    _, cells = sweep.checked(parse(flags.words), pytest.fail)
+    _, cells = planned.checked(parse(flags.words), pytest.fail)
     assert len(cells) == 4
     return shard_of(flags.shard, environment)
 

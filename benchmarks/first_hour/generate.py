@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from kvbench.config.sweep import plan_sweep
 from kvbench.models.loading.weights import shape_config
+from kvbench.work.planned import plan_sweep
 
 STEPS = 16
 

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from kvbench.cli.setting_help import explained, help_of_part, notes_of
 from kvbench.cli.terminal import print_columns, say, screen
-from kvbench.config.compose import RUN, combinations, with_members
-from kvbench.config.meaning import explained, meanings_of, notes_of
-from kvbench.config.overrides import GROUPS, parse
+from kvbench.config.compose import RUN
+from kvbench.config.overrides import GROUPS
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
+from kvbench.work.planned import one_tree
 
 
 @dataclass(frozen=True)
@@ -24,23 +25,13 @@ class Line:
     says: str
 
 
-def one_cell(words: Sequence[str]) -> dict[str, Any]:
-    """Compose the settings of a line. Raises UserError for a line with lists."""
-    overrides = with_members(parse(words))
-    for override in overrides:
-        if len(override.values) > 1:
-            combinations(overrides)  # names a value that does not exist first
-            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
-    return combinations(overrides)[0]
-
-
 def lines_of(words: Sequence[str]) -> list[Line]:
     """List the settings that a line leaves or gives. Of `words` those without = narrow it, such as `policy`.
 
     Raises UserError for a word that no setting begins with, and for settings that a run refuses.
     """
     roots = [word for word in words if "=" not in word]
-    tree = one_cell([word for word in words if "=" in word])
+    tree = one_tree([word for word in words if "=" in word])
     lines = [Line(*parts) for parts in explained(tree, _texts(tree))]
     known = {line.key.partition(".")[0] for line in lines}
     for root in roots:
@@ -53,7 +44,7 @@ def _texts(tree: dict[str, Any]) -> dict[str, str]:
     """Return the meanings of settings by key: as their class says it, or their file where that says more."""
     texts = dict(noted(RUN))
     for group in GROUPS:
-        texts |= {f"{group}.{name}": text for name, text in meanings_of(group, tree[group]).items()}
+        texts |= {f"{group}.{name}": text for name, text in help_of_part(group, tree[group]).items()}
         if (name := tree[group]["name"]) in items(group):  # a score of your own has no file there
             texts |= notes_of(items(group)[name])
     return texts

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
-from kvbench.config.meaning import NO_SETTINGS
+from kvbench.cli.setting_help import NO_SETTINGS
 from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
 from kvbench.support.errors import UserError
@@ -27,7 +27,6 @@ CHOICES = {
     "reference": ("full", "none"),
 }
 """Values of settings that are words: what a run takes, which tests compare."""
-OF_EVERY_TASK = "kvbench.tasks.task.TaskSettings"
 ROW_GROUPS = ("policy", "score", "task", "model")
 """Columns of rows whose values are names of settings files."""
 
@@ -139,18 +138,19 @@ def _values(key: str, value: str) -> Iterable[str]:
 
 def _fields(group: str) -> Iterable[str]:
     """Return settings in a group, of a run or of all names of the group together, each once."""
-    from kvbench.config.compose import RUN, content
+    from kvbench.config.compose import RUN
+    from kvbench.config.entries import EVERY_TASK, content
     from kvbench.support.noted import declared
 
     fields = dict.fromkeys(_keys(group, declared(RUN).get(group)))
     if group == "task":
-        fields |= dict.fromkeys(_keys(group, declared(OF_EVERY_TASK)))
+        fields |= dict.fromkeys(_keys(group, declared(EVERY_TASK)))
     for item in items(group).values():
         try:
             tree = content(item)
         except UserError:  # the command itself reports it
             continue
-        fields |= dict.fromkeys(_keys(group, tree.get(group, tree)))
+        fields |= dict.fromkeys(_keys(group, tree[group]))
     return fields
 
 

@@ -191,12 +191,13 @@ def installed_plugins() -> Iterator[Finding]:
 
 def _build(item: Item) -> None:
     """Raise UserError for a file that does not instantiate; one with a setting that has no default is not tried."""
-    from kvbench.config.compose import combinations, is_open, resolved
+    from kvbench.config.compose import combinations, resolved
+    from kvbench.config.entries import MISSING, flat
     from kvbench.config.overrides import parse
     from kvbench.config.settings import build
 
     (tree,) = combinations(parse([f"{item.group}={item.name}"]))
-    if not is_open(tree[item.group]):
+    if not any(value == MISSING for _, value in flat(tree[item.group])):
         part = resolved({name: tree[name] for name in ("seed", "data", item.group)})
         build(item.group, part[item.group])
 

@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
+from kvbench.cli.setting_help import explained, help_of_part, notes_of, words_of
 from kvbench.cli.terminal import print_columns, screen, width_of
-from kvbench.config.meaning import explained, meanings_of, notes_of, words_of
+from kvbench.config.entries import ALLOCATION, STEP, content, defaults_of, flat, load_entry
+from kvbench.config.overrides import GROUPS as OF_RUNS
+from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.named import named
@@ -173,19 +176,17 @@ def _explained(group: str, described: Description) -> Description:
 
 def settings_of(item: Item) -> Iterator[Setting]:
     """Yield settings with the note of the file, else with the meaning of the field."""
-    from kvbench.config.compose import ALLOCATION, STEP, composed, content
-    from kvbench.config.overrides import GROUPS as OF_RUNS
+    from kvbench.config.compose import composed
 
     group, tree = item.group, content(item)
     if group in (ALLOCATION, STEP):
         yield from _settings_of_policies(item)
         return
-    tree = tree if group in tree else {group: tree}
     whole = composed({group: item.name}) if group in OF_RUNS else tree  # with its defaults
     texts: dict[str, str] = {}
     for name, node in ((name, whole.get(name)) for name in tree):
         if isinstance(node, dict) and "_target_" in node:
-            texts |= {f"{name}.{key}": text for key, text in meanings_of(name, node).items()}
+            texts |= {f"{name}.{key}": text for key, text in help_of_part(name, node).items()}
     texts |= notes_of(item)
     for key, value, says in explained(tree, texts):
         if not value.startswith("${"):  # it comes from elsewhere
@@ -194,19 +195,14 @@ def settings_of(item: Item) -> Iterator[Setting]:
 
 def _settings_of_policies(item: Item) -> Iterator[Setting]:
     """Yield the settings of policies that a step or a kind of an allocation has."""
-    from kvbench.config.compose import content, defaults_of
-
-    node, part = content(item), item.name.rpartition("/")[0]
+    node, part = load_entry(item.group, item.name), item.name.rpartition("/")[0]
     values = {key: value for key, value in defaults_of(item.group, node).items() if key != "kind"}
-    for key, value, says in explained(values, meanings_of(item.group, node)):
+    for key, value, says in explained(values, help_of_part(item.group, node)):
         yield Setting(f"policy.{part}.{key}" if part else f"policy.{key}", value, says)
 
 
 def _under(protocol: str, policy: Description) -> Description:
     """Return a policy with the defaults that a run under a protocol has."""
-    from kvbench.config.compose import flat, load_entry
-    from kvbench.config.overrides import format_value
-
     file = load_entry("policy", policy.name)
     values = {name: dict(flat(each.over(file), "policy.")) for name, each in protocols().items()}
     settings = []

@@ -17,8 +17,8 @@ from kvbench.support.named import named
 from kvbench.support.text import printable
 
 if TYPE_CHECKING:
-    from kvbench.config.sweep import Sweep
     from kvbench.run.plan import PrefillGroup
+    from kvbench.work.planned import Sweep
 
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
 REQUEST_BYTES = ("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes")
@@ -65,10 +65,10 @@ def declare(parser: Parser) -> None:
 
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
-    from kvbench.config.sweep import plan_sweep
     from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
     from kvbench.run.launch.slurm import Slurm
     from kvbench.run.plan_text import submission_text
+    from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import logger_of
 
     if flags.dry and flags.json:

@@ -70,10 +70,10 @@ def main(flags: argparse.Namespace) -> int:
     if flags.cfg:
         if flags.shard is not None:
             raise UserError("--shard and --cfg do not go together")
-        from kvbench.cli.all_settings import one_cell
         from kvbench.config.compose import as_yaml
+        from kvbench.work.planned import one_tree
 
-        print(as_yaml(one_cell(flags.words)), end="")
+        print(as_yaml(one_tree(flags.words)), end="")
         return ExitCode.OK
     shard = None
     if flags.shard is not None:
@@ -81,7 +81,7 @@ def main(flags: argparse.Namespace) -> int:
 
         shard = shard_of(flags.shard, os.environ)
     from kvbench.cli.sweep import run_sweep
-    from kvbench.config.sweep import plan_sweep
+    from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import logger_of
 
     logger = logger_of(flags.words)

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.terminal import tell
-from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
@@ -16,6 +15,7 @@ from kvbench.support.named import member, named
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Task
 from kvbench.work.logger import Logger, NoLogger
+from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress
 from kvbench.work.sweep import RunOutput, make, recorded_rows
 

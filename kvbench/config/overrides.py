@@ -5,12 +5,13 @@ One thing is added to the grammar: in double quotes \n is a line end, as in YAML
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from kvbench.config.entries import flat
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import held_groups
 
@@ -130,21 +131,13 @@ def _parse_word(word: str) -> Override:
     if key in GROUPS:
         names = (value.read if isinstance(value.read, str) else format_value(value.read) for value in values)
         return Override(word, key, tuple(Value(name, name) for name in names))
-    for setting in sorted({key, *(inner for value in values for inner in _settings_in(key, value.read))}):
+    for setting in sorted({*(inner for value in values for inner, _ in flat({key: value.read}))}):
         if setting.rpartition(".")[2] == "_target_" or setting in FIXED:
             raise UserError(
                 f"{setting} is fixed by its file: choose another file with {key.partition('.')[0]}=NAME "
                 "(kvbench list shows them)"
             )
     return Override(word, key, values)
-
-
-def _settings_in(key: str, value: Any) -> Iterator[str]:
-    """Yield the settings inside a value that is a dict, by their full names."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield f"{key}.{name}"
-            yield from _settings_in(f"{key}.{name}", inner)
 
 
 @cache

@@ -7,81 +7,88 @@
 """
 
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, field, fields, make_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, Union, get_type_hints
+from typing import Any
 
-from kvbench.config.compose import ALLOCATION, STEP, class_of, content
-from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.config.entries import ALLOCATION, STEP, class_of, load_entry
+from kvbench.config.overrides import format_value
+from kvbench.config.validation import validated
+from kvbench.eviction.allocation.base import UniformHeads, UniformLayers
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.step import Drop, Kind, Step
+from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 
 
-def classes(group: str = STEP) -> dict[str, Any]:
+def _classes(group: str) -> dict[str, Any]:
     """Return the class of every file of a group by its name; the kinds of a part have its name first."""
-    return _classes(group, tuple(sys.path))
+    return _classes_of(group, tuple(sys.path))
 
 
 @cache
-def _classes(group: str, _: tuple[str, ...]) -> dict[str, Any]:
+def _classes_of(group: str, _: tuple[str, ...]) -> dict[str, Any]:
     """Cache by search path, as `items`."""
-    return {name: class_of(group, content(item)) for name, item in items(group).items()}
+    return {name: class_of(group, load_entry(group, name)) for name in items(group)}
 
 
-def allocations() -> dict[str, tuple[Any, ...]]:
-    """Return the kinds of `heads` and of `layers`, the even one first."""
-    heads, layers = dict.fromkeys((UniformHeads,)), dict.fromkeys((UniformLayers,))
-    for name, kind in classes(ALLOCATION).items():
-        (heads if name.startswith("heads/") else layers)[kind] = None
-    return {"heads": (*heads,), "layers": (*layers,)}
-
-
-def kinds() -> dict[str, tuple[type[Kind], ...]]:
-    """Return the kinds of every part that steps add, `drop` first."""
-    by_part: dict[str, tuple[type[Kind], ...]] = {}
-    for name, kind in classes().items():
+def kinds(group: str = STEP) -> dict[str, tuple[Any, ...]]:
+    """Return the kinds of every part that files of a group name, the usual one first."""
+    usual = {"heads": UniformHeads, "layers": UniformLayers}
+    by_part: dict[str, dict[Any, None]] = {}
+    for name, kind in _classes(group).items():
         if part := name.rpartition("/")[0]:
-            by_part[part] = (*by_part.get(part, (Drop,)), kind)
-    return by_part
+            by_part.setdefault(part, dict.fromkeys((usual.get(part, Drop),)))[kind] = None
+    return {part: (*each,) for part, each in by_part.items()}
 
 
-def plain() -> tuple[type[Step], ...]:
+def _plain() -> tuple[type[Step], ...]:
     """Return the steps whose fields are settings of a policy."""
-    return tuple(step for name, step in classes().items() if "/" not in name)
+    return tuple(step for name, step in _classes(STEP).items() if "/" not in name)
 
 
-def form_of(target: type[Policy]) -> type[Policy]:
-    """Return a policy whose fields are all settings of a command line: its own, and the settings of steps."""
-    return _form_of(target, tuple(sys.path))
+def policy_from(target: type[Policy], settings: Mapping[str, Any]) -> Policy:
+    """Return a policy with its steps, from all settings of a command line: its own, and the settings of steps.
 
-
-@cache
-def _form_of(target: type[Policy], _: tuple[str, ...]) -> type[Policy]:
-    """Cache by search path, as `items`."""
-    by_part = {part: (*each, Heads if part == "heads" else Layers) for part, each in allocations().items()} | kinds()
-    added: list[Any] = [(part, Union[each], field(default_factory=each[0])) for part, each in by_part.items()]  # noqa: UP007
-    for step in plain():
-        hints = get_type_hints(step, include_extras=True)
-        added += [(each.name, hints[each.name], field(default=each.default)) for each in fields(step)]  # type: ignore[arg-type]
-    place = {"__module__": target.__module__}
-    return make_dataclass(target.__name__, added, bases=(target,), frozen=True, namespace=place)
-
-
-def policy_of(form: Policy, target: type[Policy]) -> Policy:
-    """Return a policy with its steps, from all settings. Raises UserError for settings of a step that are not
-    allowed.
+    Raises UserError for settings that are not allowed.
     """
-    own: dict[str, Any] = {each.name: getattr(form, each.name) for each in fields(target)}
-    own["steps"] = (*form.steps, *steps_of(vars(form)))
-    return target(**own)
+    own, steps = dict(settings), list[Step]()
+    for step in _plain():
+        named = [each.name for each in fields(step) if each.name in own]  # type: ignore[arg-type]
+        steps.append(validated(step, "policy", {name: own.pop(name) for name in named}))
+    for part, each in (kinds(ALLOCATION) | kinds()).items():
+        if part in own:
+            own[part] = _of_kind(part, each, own[part])
+    steps += [own.pop(part) for part in kinds() if part in own]
+    policy = validated(target, "policy", own)
+    return replace(policy, steps=(*policy.steps, *(step for step in steps if not step.idle)))
+
+
+def _of_kind(part: str, kinds: Sequence[Any], value: Any) -> Any:
+    """Return a part from `uniform`, short for {kind: uniform}, or from settings of which `kind` says the class."""
+    if is_dataclass(value):  # of a plugin, and named by its `_target_`
+        return value
+    by_name = {each.kind: each for each in kinds}
+    value = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(value, dict):
+        usual = next(iter(by_name))
+        raise UserError(f"policy.{part}={format_value(value)}: allowed: the name of a kind, such as {usual}")
+    if "kind" not in value:  # the first that has most of its settings
+        value = {"kind": max(kinds, key=lambda each: len(value.keys() & vars(each()))).kind} | value
+    kind = value["kind"]
+    if isinstance(kind, str) and kind in by_name:
+        return validated(by_name[kind], f"policy.{part}", value)
+    fix = ""
+    if isinstance(kind, str) and ":" in kind:  # a shell makes words of {kind:think,ratio:0.5}
+        fix = f"; between quotes if it has settings, 'policy.{part}={{kind:NAME,SETTING:VALUE}}'"
+    raise UserError(f"policy.{part}.kind={format_value(kind)}: allowed: {', '.join(by_name)}{fix}")
 
 
 def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:
     """Return the steps of these settings of a policy that do anything; settings of others are left out."""
     chosen = [settings[part] for part in kinds() if part in settings]
-    for step in plain():
+    for step in _plain():
         chosen.append(step(**{each.name: settings[each.name] for each in fields(step) if each.name in settings}))  # type: ignore[arg-type]
     return tuple(step for step in chosen if not step.idle)
 
@@ -91,7 +98,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
     own = asdict(replace(policy, steps=()))
     del own["steps"]
     by_class, added = {type(step): step for step in policy.steps}, dict[str, dict[str, Any]]()
-    for step in (by_class.pop(each, None) or each() for each in plain()):
+    for step in (by_class.pop(each, None) or each() for each in _plain()):
         added.setdefault(step.after, {}).update(asdict(step))  # type: ignore[call-overload]
     for part, each in kinds().items():
         chosen = next((by_class.pop(kind) for kind in each if kind in by_class), Drop())
@@ -106,5 +113,5 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 def usual_of_kind(part: str, kind: str) -> dict[str, Any]:
     """Return the default settings of a kind."""
-    (chosen,) = (each() for each in kinds()[part] if each().kind == kind)
+    (chosen,) = (each() for each in kinds()[part] if each.kind == kind)
     return asdict(chosen)  # type: ignore[call-overload]

@@ -7,7 +7,7 @@ from typing import Any
 
 from yaml import safe_load
 
-from kvbench.config.objects import names_object
+from kvbench.config.given import names_object
 from kvbench.support import paths
 
 

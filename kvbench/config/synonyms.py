@@ -1,4 +1,4 @@
-"""Words of kvpress, lm-evaluation-harness and the papers' code, and the settings that they are here."""
+"""Names and settings that there are not, and ours instead: for words of kvpress, lm-evaluation-harness, papers too."""
 
 import re
 from collections.abc import Sequence
@@ -8,9 +8,53 @@ from typing import Any
 
 from yaml import safe_load
 
-from kvbench.support.plugins import items
+from kvbench.config.entries import Tree, flat, folders, options
+from kvbench.config.overrides import FIXED, GROUPS, Override
+from kvbench.support.plugins import held_groups, items
+from kvbench.support.text import closest
 
 METHODS = ("press", "press_name", "method", "methods")
+NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
+"""Parts that are null in some files, with a value that can be set."""
+
+
+def unknown_name(group: str, name: str) -> str:
+    """Say what to write instead of a name that a group does not have; random weights are suggested for no model."""
+    names, others = [*options(group), *folders(group)], ""
+    if group == "model" and not name.startswith("shape"):
+        names = [each for each in options("model") if not each.startswith("shape/")]
+        others = "; others: model=hf model.path=FOLDER_OR_HUB_ID; model=shape/NAME has random weights"
+    ours = equivalent(group, [name])
+    return f"unknown {group} {name}: " + (f"write {ours}" if ours else f"{closest(name, names)}{others}")
+
+
+def unknown_setting(setting: Override, trees: Sequence[Tree]) -> str:
+    """Say what to write instead of a setting that no tree has; a misspelt last word is compared with its siblings."""
+    key, values = setting.key, ",".join(value.text for value in setting.values)
+    unknown, *parents = f"unknown setting {key}", *key.split(".")[:-1]
+    if ours := equivalent(key, values.split(",")):
+        return f"{unknown}: write {ours}"
+    policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
+    if (parent := ".".join(parents)) in NULLABLE and all(tree["policy"].get(parents[1], 0) is None for tree in trees):
+        return f"{parent} is null in {policies}: set it as one value, {parent}={NULLABLE[parent]}"
+    if parents == ["score"] and not any("score" in tree["policy"]["accepts"] for tree in trees):
+        return f"{unknown}: {policies} takes no score: it has its own"
+    names = {name for tree in trees for name, _ in flat(tree)}
+    allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)
+    if not parents and (inner := [name for name in allowed if name.rpartition(".")[2] == key]):
+        return f"{unknown}: write {' or '.join(f'{name}={values}' for name in inner)}"
+
+    def siblings() -> list[str]:
+        return [name for name in allowed if name.split(".")[:-1] == parents]
+
+    while len(parents) > 1 and not siblings():
+        parents.pop()
+    if not siblings() and parents and parents[0] in GROUPS:
+        members = ", ".join(dict.fromkeys(tree[parents[0]]["name"] for tree in trees))
+        usual = held_groups().get(parents[0])
+        others = [name for name in items(parents[0]) if name != usual]
+        return f"{unknown}: {members} has none" + (f"; add {parents[0]}=NAME: {', '.join(others)}" if usual else "")
+    return f"{unknown}: {closest(key, siblings() or allowed)}"
 
 
 def equivalent(key: str, values: Sequence[str]) -> str | None:

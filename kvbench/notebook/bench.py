@@ -14,9 +14,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import cells_of
 from kvbench.eviction.policy import Policy
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.notebook.methods import Method, check_settings, listed, words_of_budgets, words_of_method
@@ -36,6 +35,7 @@ from kvbench.report.tables import table
 from kvbench.support.errors import UserError
 from kvbench.support.named import code_of
 from kvbench.tasks.task import Task
+from kvbench.work.planned import cells_of
 
 
 class Bench:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvbench.config.compose import folders, options
-from kvbench.config.objects import is_kind
+from kvbench.config.entries import folders, is_kind, options
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy

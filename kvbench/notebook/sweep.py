@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.words import words_of
 from kvbench.report.frames import frame_of
 from kvbench.run.plan import Plan
 from kvbench.run.progress import Progress
 from kvbench.support.errors import UserError
+from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress, screen
 from kvbench.work.sweep import RunOutput, logger_of, make, rows_of
 

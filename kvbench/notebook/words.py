@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.config.objects import CLASSES, is_kind, is_object, word_of
+from kvbench.config.entries import base_of, is_kind, is_object, takes_objects
+from kvbench.config.given import word_of
 from kvbench.config.overrides import format_value
 from kvbench.eviction.budget import ByteBudget, FractionBudget, TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -56,5 +57,5 @@ def _word(name: str, value: Any) -> str:
         return format_value(value if plain else str(value))
     if isinstance(value, (list, tuple, dict)):
         return format_value(value)
-    objects = f", an object of {CLASSES[name].rpartition('.')[2]}" if name in CLASSES else ""
+    objects = f", an object of {str(base_of(name)).rpartition('.')[2]}" if takes_objects(name) else ""
     raise UserError(f"{name}={type(value).__name__}(...): allowed: a text, a number{objects}, or a list of these")

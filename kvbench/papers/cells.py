@@ -6,15 +6,15 @@ Settings of the command line replace the item's. In a smoke run the settings of 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvbench.config.cells import Results, check_unaltered
 from kvbench.config.overrides import Override, parse
-from kvbench.config.sweep import cells_of, verifies
 from kvbench.papers.item import At, Item
 from kvbench.papers.numbers import Placed
 from kvbench.papers.published import kind_of
 from kvbench.run.plan import Cell
+from kvbench.run.settings import Results
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import NoData
+from kvbench.work.planned import cells_of, check_unaltered, verifies
 
 ALWAYS = ("protocol=paper", "reference=none")
 """What every run says: policies are as their files have them, and the full cache runs where an item names it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
-from kvbench.config.compose import load_entry
+from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.report.tables.summary import Unit
 from kvbench.support.errors import UserError

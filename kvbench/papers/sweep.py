@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kvbench.config.sweep import Sweep, sweep_of
 from kvbench.papers.cells import cells_of_item, is_smoke
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.flops import ratios
@@ -34,6 +33,7 @@ from kvbench.support.named import code_of
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Task
 from kvbench.work.failures import ExitCode
+from kvbench.work.planned import Sweep, sweep_of
 from kvbench.work.sweep import make, rows_of
 
 DEVICE = "a100-80gb"

@@ -30,7 +30,7 @@ SUFFIX = ".yaml"
 RUN = "run.yaml"
 """The settings file of an extra or a plugin that brings a group."""
 LOOSE = "kvbench_loose_"
-"""How the names of modules begin that are loaded from a file without a package (`kvbench.config.loose_score`)."""
+"""How the names of modules begin that are loaded from a file without a package (`kvbench.config.given`)."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def source_of(point: EntryPoint) -> Source:
     if conf is None:
         raise UserError(f"{entry} names a package that has no folder conf (looked for {places[0]}); {fix}")
     try:
-        allowed = sorted({*groups(), *_brought(conf)})
+        allowed = sorted({*groups(), *usual_members(conf)})
     except UserError as error:
         raise UserError(f"{entry}: {error}; {fix}") from None
     for folder in sorted({*conf.iterdir()} - {conf / RUN}):
@@ -138,14 +138,15 @@ def held_groups() -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for source in (*own_sources()[1:], *usable_plugins()):
-        found |= _brought(source.conf)
+        found |= usual_members(source.conf)
     return dict(sorted(found.items()))
 
 
-def _brought(conf: Path) -> dict[str, str]:
+@lru_cache
+def usual_members(conf: Path) -> dict[str, str]:
     """Return the groups that a folder of settings brings, each with its usual member: the defaults of its `run.yaml`.
 
-    Raises UserError for a file that names none.
+    Raises UserError for a file that names none. Never change the result.
     """
     file, found = conf / RUN, dict[str, str]()
     if not file.is_file():

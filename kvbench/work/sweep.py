@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
@@ -26,6 +25,7 @@ from kvbench.support.quantity import count_noun
 from kvbench.support.shared_gpus import processes_of_gpu
 from kvbench.work.failures import ExitCode, tracebacks_in
 from kvbench.work.logger import Logger
+from kvbench.work.planned import Sweep, Tell, around
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ def measure_queries() -> None:
     """Write the statistics of the embedded model's queries, unless those that are there are of this model."""
     from kvbench.cli.main import main as kvbench
     from kvbench.config.overrides import parse
-    from kvbench.config.sweep import cells_of
     from kvbench.extras.heads.triattention import read_statistics
+    from kvbench.work.planned import cells_of
 
     (cell,) = cells_of(parse(["policy=full"]), set())[1]
     if not STATISTICS.is_file() or read_statistics(str(STATISTICS)).model_sha256 != cell.weights:
@@ -139,9 +139,8 @@ def read_parts(results: Path) -> dict[str, list[str]]:
 
 def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     """All tasks of a part; each cell once."""
-    from kvbench.config.cells import check_data
     from kvbench.config.overrides import parse
-    from kvbench.config.sweep import cells_of
+    from kvbench.work.planned import cells_of, check_data
 
     own = [f"data.root={_shelf(part, results)}"] if part.book else []
     cells = [

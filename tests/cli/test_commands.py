@@ -11,7 +11,8 @@ import yaml
 
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import commands, declared
-from kvbench.config.compose import combinations, flat, options
+from kvbench.config.compose import combinations
+from kvbench.config.entries import flat, options
 from kvbench.config.overrides import format_value, parse
 from kvbench.records import COLUMNS
 from tests.cli.conftest import Command, rows_of

@@ -14,9 +14,9 @@ from kvbench.cli import completion
 from kvbench.cli.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import commands, declared, main
-from kvbench.config.cells import Reference
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
+from kvbench.run.settings import Reference
 from tests.cli.conftest import Command
 
 

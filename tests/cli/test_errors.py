@@ -69,7 +69,7 @@ BAD = {
     "bracket": (["results.dir=run(1)"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"run(1)\"'"),
     "comma": (["results.dir=a,"], 2, "a comma stands between two values: write results.dir=a"),
     "numeric model path": (["model=hf", "model.path=123"], 3, "model.path=123: no such folder"),
-    "interpolation": (["budget=${bugdet}"], 2, "bugdet"),
+    "interpolation": (["budget=${bugdet}"], 2, "${bugdet}: no setting bugdet to refer to: did you mean budget?"),
     "hydra": (["hydra.joob.name=x"], 2, "hydra.joob"),
     "launcher": (["hydra/launcher=nope"], 2, "hydra/launcher=nope: settings of Hydra itself change nothing"),
     "part of a number": (
@@ -168,8 +168,8 @@ BAD = {
     "true part": (["policy.window={part:true,of:budget}"], 2, "policy.window.part=true: allowed: a number"),
     "true launcher": (["launcher=local", "launcher.processes=true"], 2, "launcher.processes=true: allowed: a number"),
     "data number": (["data=5"], 2, "data=5: allowed: data.root=FOLDER"),
-    "data list": (["data.root=[a]"], 2, "data={root:[a],verify:true}: allowed: data.root=FOLDER"),
-    "data parameter": (["data={rot:a}"], 2, "data={root:null,verify:true,rot:a}: allowed: data.root=FOLDER"),
+    "data list": (["data.root=[a]"], 2, "data.root=[a]: allowed: a folder, such as /shared/data, or null"),
+    "data parameter": (["data={rot:a}"], 2, "unknown setting data.rot: did you mean root?"),
     "revision": (
         ["model.revision=abc"],
         2,

@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.cli.main import commands
 from kvbench.cli.parser import fold
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from tests.cli.conftest import Command, rows_of
 from tests.tasks.longbench.conftest import row, write
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.records import Row
 from tests.cli.conftest import Command, rows_of
 

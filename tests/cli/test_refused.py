@@ -7,9 +7,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from kvbench.cli.sweep import PartOfSweep
-from kvbench.config.sweep import plan_sweep
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.run.plan import Shard
+from kvbench.work.planned import plan_sweep
 from tests.cli.conftest import Command
 
 

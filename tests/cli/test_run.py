@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.config import sweep
-from kvbench.config.cells import with_reference
 from kvbench.records import COLUMNS
 from kvbench.run import local, prefill_job
 from kvbench.tasks.ruler.niah import Niah
+from kvbench.work.planned import plan_sweep, with_reference
 from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o_obcache,tova_obcache,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
@@ -331,10 +330,10 @@ def test_the_reference_of_a_setting(tmp_path: Path, settings: tuple[str, ...], f
     (tmp_path / "pg19").mkdir()
     (tmp_path / "pg19" / "book.txt").write_text("A book. " * 400)
     around = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]
-    planned = sweep.plan_sweep([*settings, *around], lambda _: None)
+    planned = plan_sweep([*settings, *around], lambda _: None)
     cells = [cell for cell in planned.plan.cells if cell.policy.name == "full"]
     assert [f"{cell.held.store}:{cell.schedule}" for cell in cells] == full
-    (named,) = sweep.plan_sweep(["policy=full", *around], lambda _: None).plan.cells
+    (named,) = plan_sweep(["policy=full", *around], lambda _: None).plan.cells
     same = [cell.id for cell in cells if cell.held.store == "flat" and str(cell.schedule) == "prompt"]
     assert "task=pg19" in settings or same in ([], [named.id])
 
@@ -344,7 +343,7 @@ def test_a_text_in_blocks_has_no_reference(tmp_path: Path) -> None:
     (tmp_path / "pg19").mkdir()
     (tmp_path / "pg19" / "book.txt").write_text("A book. " * 400)
     where = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]
-    full, cell = sweep.plan_sweep([*words.split(), *where], lambda _: None).plan.cells
+    full, cell = plan_sweep([*words.split(), *where], lambda _: None).plan.cells
     assert [*with_reference([cell])] == [full, cell]
     blocks = replace(cell, schedule=replace(cell.schedule, prefill_block=64))
     assert [*with_reference([blocks])] == [blocks]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
+from kvbench.work.planned import checked
 from tests.cli.conftest import Command, rows_of
 
 Cells = Callable[..., list[Cell]]

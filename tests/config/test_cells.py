@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+import yaml
 
 from kvbench.config import cells, compose
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
+from kvbench.config.entries import parsed
 from kvbench.config.overrides import format_value, parse
 from kvbench.eviction.scores.kvzip import KVzip
 from kvbench.run.memory import token_bytes
 from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
 
 SWEEP = (
     "policy=snapkv,streaming_llm",
@@ -95,9 +97,28 @@ def test_a_store_in_few_bits_is_told_by_the_label() -> None:
         cell.check()
 
 
-def test_an_interpolation_follows_what_it_leads_to() -> None:
-    swept_cells = cells_of(["policy=snapkv", "budget=24,48", "policy.window=${budget}", "seed=3"])
-    assert [(cell.budget.of(999), cell.policy.window) for cell in swept_cells] == [(24, 24), (48, 48)]
+def test_a_reference_is_the_value_of_another_setting() -> None:
+    swept_cells = cells_of(
+        ["policy=snapkv", "budget=64,48", "policy.window=${policy.recent}", "policy.recent=${budget}"]
+    )
+    assert [(cell.budget.of(999), cell.policy.window) for cell in swept_cells] == [(64, 64), (48, 48)]
+    (cell,) = cells_of(["policy=kvzip", "score.repeat_prompt=of${budget}and${seed}", "seed=3"])
+    assert cell.score == KVzip(repeat_prompt="of0.1and3")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=${bugdet}"], r"\$\{bugdet\}: no setting bugdet to refer to: did you mean budget\?"),
+        (["seed=${policy.window.x}"], r"\$\{policy.window.x\}: no setting policy.window.x to refer to: "),
+        (["seed=${budget}", "budget=${seed}"], r"\$\{seed\}: seed refers to itself"),
+        (["policy.window=${policy}"], r"\$\{policy\}: policy refers to itself"),
+        (["seed=${data}"], r"seed=\{root:null,verify:true\}: allowed: an integer"),
+    ],
+)
+def test_a_reference_to_no_value_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cells_of(["policy=snapkv", *words])
 
 
 def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +134,12 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(where, name, wrapper)
 
-    for where, name in ((compose, "_merged"), (OmegaConf, "load"), (cells, "build")):
+    for where, name in ((compose, "_merged"), (yaml, "load"), (cells, "build")):
         counted(where, name)
     work = []
     for budgets in (range(100, 102), range(100, 160)):
         counts.clear()
-        compose._parsed.cache_clear()
+        parsed.cache_clear()
         swept_cells = cells_of(["policy=snapkv,tova_obcache", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
         assert len({cell.id for cell in swept_cells}) == 4 * len(budgets)
         work.append(dict(counts))

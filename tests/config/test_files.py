@@ -12,10 +12,11 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
+from kvbench.cli.setting_help import words_of
 from kvbench.config.cells import Cells
-from kvbench.config.compose import RUN, class_of, combinations, content, defaults_of, options, step_settings
+from kvbench.config.compose import RUN, combinations
+from kvbench.config.entries import class_of, content, defaults_of, load_entry, options, step_settings
 from kvbench.config.overrides import parse
-from kvbench.config.policy_parts import form_of
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -63,8 +64,7 @@ def store_members() -> None:
         if item.name in member_names(item.path.read_text("utf-8")) or item.source.conf != paths.conf():
             folder, _, name = f"{item.group}/{item.name}".rpartition("/")
             tree = content(item)
-            package = "_global_" if item.group in tree else item.group
-            ConfigStore.instance().store(name, tree, group=folder, package=package)
+            ConfigStore.instance().store(name, tree, group=folder, package="_global_")
 
 
 def composed_by_hydra(*overrides: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         return
     words = (f"{group}={name}", *needed(group, name))
     if group == "step":  # settings of policies
-        built = class_of(group, content(items(group)[name]))()
+        built = class_of(group, load_entry(group, name))()
         assert isinstance(built, Step) and (built.idle or name == f"{built.part}/{built.kind}")
         return
     tree = composed(*words)
@@ -136,7 +136,7 @@ def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
 def test_settings_of_every_task_are_those_of_its_class_where_its_file_has_none(name: str) -> None:
     """No other file may say them, since a benchmark's class declares its protocol."""
     node = composed(f"task={name}", *needed("task", name))["task"]
-    tree = content(items("task")[name])
+    tree = words_of(items("task")[name]).tree
     own = tree.get("task", tree)
     target = class_of("task", node)
     for field in OF_EVERY_TASK - own.keys():
@@ -196,7 +196,7 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
     """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
     written = composed(f"policy={policy}", *needed("policy", policy))["policy"]
     if written["accepts"]:
-        assert {field.name for field in fields(form_of(Policy))} == set(written) - {"_target_"} | {"steps"}
+        assert {*step_settings(), *(field.name for field in fields(Policy))} == {*written, "steps"} - {"_target_"}
 
 
 def test_defaults_are_those_the_design_fixes() -> None:

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from kvbench.config.compose import combinations, options
+from kvbench.config.compose import combinations
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of

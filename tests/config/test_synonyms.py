@@ -5,11 +5,11 @@ import re
 import pytest
 
 from kvbench.cli.main import declared
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import checked
 from kvbench.config.synonyms import synonyms
 from kvbench.support.errors import UserError
+from kvbench.work.planned import checked
 
 TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-evaluation-harness: its flags
     "compression_ratio=0.5": "budget=0.5 ",

@@ -8,7 +8,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from kvbench.config.compose import load_entry, step_parts, step_settings
+from kvbench.config.entries import load_entry, step_parts, step_settings
 from kvbench.support.paths import extras
 from kvbench.support.plugins import groups, held_groups, items
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvbench.config.compose import content, options
+from kvbench.config.entries import load_entry, options
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.weights import random, shape_config
 from kvbench.run.plan import describe_model
-from kvbench.support.plugins import items
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
 PARAMETERS = {
@@ -29,7 +28,7 @@ PARAMETERS = {
 
 def spec(name: str, **config: Any) -> ModelSpec:
     """The model of a file, some of its dimensions changed."""
-    tree: Any = content(items("model")[f"shape/{name}"])
+    tree: Any = load_entry("model", f"shape/{name}")
     shape = Shape(tree["shape"]["model_type"], tree["shape"]["config"] | config, tree["shape"]["seed"])
     return ModelSpec(name=tree["name"], dtype=tree["dtype"], threads=1, shape=shape)
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options, with_members
+from kvbench.config.compose import combinations, with_members
+from kvbench.config.entries import options
 from kvbench.config.overrides import GROUPS, parse
-from kvbench.config.sweep import cells_of
 from kvbench.extras.probes.run import PREFIX
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import item_of, names
 from kvbench.papers.page import page
 from kvbench.papers.published import published
 from kvbench.support import paths
+from kvbench.work.planned import cells_of
 
 ITEMS = {name: item_of(name) for name in names()}
 STATISTICS = Path(__file__).parents[1] / "golden" / "heads" / "queries.safetensors"

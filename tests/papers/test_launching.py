@@ -9,7 +9,6 @@ from kvbench.cli.main import main
 from kvbench.cli.paper import PartOfItem
 from kvbench.cli.sweep import SCREEN
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import cells_of
 from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of, names
 from kvbench.papers.request import Request, RowsElsewhere, Runner
@@ -17,6 +16,7 @@ from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
 from kvbench.run.launch.local import PendingSweep
 from kvbench.run.plan import Shard
+from kvbench.work.planned import cells_of
 
 WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")
 WORDS += ("policy=h2o_obcache,snapkv", "score=attn", "task.max_new_tokens=4")

@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvbench.config.sweep import plan_sweep
 from kvbench.extras.board.ranking import told_apart
 from kvbench.extras.board.submissions import LABELS, read_submissions
 from kvbench.extras.view.history import names
@@ -25,6 +24,7 @@ from kvbench.report.tables.summary import summaries
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.work.planned import plan_sweep
 
 WORDS = (
     *("model.dtype=bfloat16", "model.attention=eager", "model.kernels=triton", "model.max_length=4096"),

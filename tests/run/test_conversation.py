@@ -11,7 +11,8 @@ import torch
 from transformers import AutoTokenizer
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options
+from kvbench.config.compose import combinations
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvbench.cli.sweep import PartOfSweep
-from kvbench.config.settings import validated
+from kvbench.config.validation import validated
 from kvbench.records import ResultsFolder
 from kvbench.run.launch.local import Launcher, LocalProcesses, PendingSweep, devices, worst
 from kvbench.run.launch.slurm import Job, Requeued, Slurm, read_jobs

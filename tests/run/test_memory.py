@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, 
 
 from kvbench.cache.kv_cache import KVCache, storage_bytes
 from kvbench.config.cells import Cells
-from kvbench.config.sweep import combinations, parse
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.heads import FlatHeads, SharedHeads
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import cells_of
 from kvbench.records import KeptSets, ResultsFolder, Row, read_kept, read_rows
 from kvbench.records.columns import table_of
 from kvbench.records.moments import Span, as_metadata, spans_of
@@ -21,6 +20,7 @@ from kvbench.records.parquet_rows import metadata_of
 from kvbench.records.row import with_checksum
 from kvbench.report.rows import describer, load
 from kvbench.run.plan import Cell, canonical, digest
+from kvbench.work.planned import cells_of
 from scripts import convert_rows
 from tests.composed import needed
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import print_list
-from kvbench.config.compose import class_of, load_entry, options
+from kvbench.config.entries import class_of, load_entry, options
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
 from kvbench.support.annotations import help_of
+from kvbench.work.planned import checked
 from scripts.document_methods import EVIDENCE, PARTS, composed, entry, written
 
 ROOT = Path(__file__).parents[2]

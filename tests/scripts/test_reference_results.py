@@ -22,7 +22,6 @@ from matplotlib.text import Text
 from PIL import Image
 
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import cells_of
 from kvbench.records import COLUMNS, Row, read_rows
 from kvbench.records.moments import Span, as_metadata
 from kvbench.records.parquet_rows import write_parquet
@@ -34,6 +33,7 @@ from kvbench.run.plan import plan
 from kvbench.support.errors import UserError
 from kvbench.support.git import last_change
 from kvbench.support.grouped import grouped
+from kvbench.work.planned import cells_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* do not say which code made them")  # made before rows did
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from benchmarks import hostile_files
 from kvbench.cli.terminal import Inert
-from kvbench.config.loose_score import class_in
+from kvbench.config.given import class_in
 from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.scores.head_table import FORMAT, HeadTable
 from kvbench.extras.gates.gates import FastKVzip, KVzap

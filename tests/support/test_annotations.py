@@ -7,8 +7,9 @@ from typing import Annotated
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.config.compose import combinations, content, options
-from kvbench.config.meaning import NO_SETTINGS, meanings_of
+from kvbench.cli.setting_help import NO_SETTINGS, help_of_part
+from kvbench.config.compose import combinations
+from kvbench.config.entries import content, options
 from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
@@ -53,8 +54,8 @@ def test_files_hold_values_and_classes_say_what_each_setting_means(group: str) -
         assert [line for line in settings if " # " in line] == [], path
     for name in options(group):
         tree = content(items(group)[name])
-        tree = tree.get(group, tree) if group != "model" else combinations(parse([f"model={name}"]))[0]["model"]
-        said = {*NO_SETTINGS, "root", "shape", "project", *meanings_of(group, tree)}
+        tree = tree[group] if group != "model" else combinations(parse([f"model={name}"]))[0]["model"]
+        said = {*NO_SETTINGS, "root", "shape", "project", *help_of_part(group, tree)}
         assert set(tree) <= said, name
 
 

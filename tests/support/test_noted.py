@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvbench.cli.list import GROUPS, NO_SETTINGS
-from kvbench.config.compose import RUN, content
+from kvbench.config.compose import RUN
+from kvbench.config.entries import content
 from kvbench.support.annotations import help_of
 from kvbench.support.noted import declared, defaults, noted
 from kvbench.support.plugins import items

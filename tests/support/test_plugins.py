@@ -11,11 +11,11 @@ from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import plan_sweep
 from kvbench.eviction.allocation.base import Heads
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
+from kvbench.work.planned import plan_sweep
 from tests.plugins import install, made_up
 
 SCORE = "# A score of a test.\n_target_: {}\nname: mine\n"

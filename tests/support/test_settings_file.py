@@ -8,7 +8,8 @@ import pytest
 
 from kvbench.cli.list import describe
 from kvbench.cli.main import main
-from kvbench.config.compose import combinations, content
+from kvbench.config.compose import combinations
+from kvbench.config.entries import content
 from kvbench.config.overrides import parse
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items

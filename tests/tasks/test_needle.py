@@ -9,7 +9,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from transformers import AutoTokenizer
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.babilong.tests import rows as babilong_rows
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.helmet.tests import rows as helmet_rows

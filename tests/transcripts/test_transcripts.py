@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 import yaml
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.models.prompts.chat import give_arguments

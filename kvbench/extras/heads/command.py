@@ -57,11 +57,11 @@ are averaged. The table is of this model and this score.
 def main(flags: argparse.Namespace) -> int:
     """Write a table. Raises UserError for bad settings and for an output that cannot be written."""
     from kvbench.config.overrides import parse
-    from kvbench.config.sweep import checked, refuse_around
     from kvbench.extras.heads.budget_table import budget_table
     from kvbench.extras.heads.calibration import calibrate, query_statistics
     from kvbench.report.output import file_to
     from kvbench.run.plan import plan
+    from kvbench.work.planned import checked, refuse_around
 
     if not flags.output.parent.is_dir():
         folder = flags.output.parent

@@ -11,7 +11,7 @@ from kvbench.report.tables.summary import NEEDED, NUMBER, SCORE, Summary, budget
 from kvbench.support.quantity import parse_size
 
 if TYPE_CHECKING:
-    from kvbench.config.sweep import Sweep
+    from kvbench.work.planned import Sweep
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Budgets to try, of the budgets that keep a part of the prompt."""

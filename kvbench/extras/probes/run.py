@@ -10,10 +10,10 @@ from typing import Any, get_origin, get_type_hints
 import torch
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import Tree, class_of, combinations, load_entry, options
+from kvbench.config.compose import combinations
+from kvbench.config.entries import Tree, class_of, load_entry, options
 from kvbench.config.overrides import Override, Value, parse
 from kvbench.config.settings import build
-from kvbench.config.sweep import Tell, checked, refuse_around
 from kvbench.eviction.scores.attn import Attention
 from kvbench.extras.probes import DEFAULT
 from kvbench.extras.probes.numbers import probed_already, write_probed
@@ -42,6 +42,7 @@ from kvbench.support.facts import ALL_READ, SIZED_BUDGET, UNCHANGED, Claim, chec
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest
 from kvbench.tasks.task import InvalidSample, Sample
+from kvbench.work.planned import Tell, checked, refuse_around
 
 PREFIX = "probe."
 """How settings of the probe itself begin."""

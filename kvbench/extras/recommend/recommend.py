@@ -16,7 +16,6 @@ from typing import NoReturn
 import numpy as np
 
 from kvbench.config.overrides import format_value, parse
-from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
 from kvbench.extras.recommend.recommendation import Measured, Recommendation, Verdict
 from kvbench.records import Row, file_sizes
 from kvbench.records.row import SHARE
@@ -33,6 +32,7 @@ from kvbench.run.runner import Opened
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, parse_size, shortened, size
+from kvbench.work.planned import Sweep, plan_sweep, refuse_around
 from kvbench.work.sweep import RunOutput, make, rows_of
 
 POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")

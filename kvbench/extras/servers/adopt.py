@@ -37,7 +37,6 @@ Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are n
 def main(flags: argparse.Namespace) -> int:
     """Record the answers and print the table. Raises UserError where none belongs to a prompt of the settings."""
     from kvbench.cli.sweep import print_sweep
-    from kvbench.config.sweep import plan_sweep
     from kvbench.extras.servers.adopted import Adopted, read
     from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.run import Servers, prompt_for, read_tokenizer
@@ -46,6 +45,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.run.runner import run
     from kvbench.run.samples import samples_of
     from kvbench.tasks.task import Sample, Task
+    from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import recorded_rows
 
     sources = [word for word in flags.words if "=" not in word]

@@ -30,12 +30,13 @@ tokens that the tokenizer puts before a text, ids have them.
 
 def main(flags: argparse.Namespace) -> int:
     """Write the prompts. Raises UserError for settings that are not allowed, and for a file that exists."""
-    from kvbench.config.cells import Cells, check_data
+    from kvbench.config.cells import Cells
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
     from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.whole_prompts import prompts_of
     from kvbench.report.output import text_to
+    from kvbench.work.planned import check_data
 
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:
         fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"

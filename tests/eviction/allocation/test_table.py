@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import checked
 from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.budget import TokenBudget
@@ -15,6 +14,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.work.planned import checked
 from tests.arrays import random_cache
 
 GOLDEN = Path(__file__).parents[2] / "golden"

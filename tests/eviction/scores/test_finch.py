@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import checked
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.weighted import Finch
 from kvbench.support.errors import UserError
+from kvbench.work.planned import checked
 from tests.arrays import random_layer
 
 FINCH = Policy("finch", window="question", recent="question", positions="cache")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.layers import entropy
 from kvbench.eviction.evict import rank_layer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.tasks.infinitebench import MEMBERS
 from kvbench.tasks.task import InvalidSample, Sample, Task
 from tests.tasks.infinitebench.conftest import Words, make, row, write

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.tasks.task import Task
 from tests.tasks.ruler.conftest import make
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.tasks.ruler.published import PublishedRuler
 from kvbench.tasks.task import InvalidSample, Task
 from tests.tasks.ruler.conftest import count_words

@@ -116,10 +116,10 @@ def eviction_of(case: Case) -> Eviction:
 
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
-    from kvbench.config.compose import step_settings  # Hydra's grammar takes a while to import
-    from kvbench.config.policy_parts import allocations, steps_of
+    from kvbench.config.entries import ALLOCATION, step_settings  # Hydra's grammar takes a while to import
+    from kvbench.config.policy_parts import kinds, steps_of
 
-    spec = case.spec
+    spec, allocations = case.spec, kinds(ALLOCATION)
     _check_fields(spec)
     named = _parts("score", spec["score"], "name", "params")
     if not isinstance(named["name"], str) or not isinstance(named["params"], dict):
@@ -137,8 +137,8 @@ def eviction_of(case: Case) -> Eviction:
         order=tuple(spec["order"]) if isinstance(spec["order"], list) else spec["order"],
         sink=spec["sink"],
         recent=spec["recent"],
-        heads=_allocation("heads", spec["heads"], allocations()["heads"]),
-        layers=_allocation("layers", spec["layers"], allocations()["layers"]),
+        heads=_allocation("heads", spec["heads"], allocations["heads"]),
+        layers=_allocation("layers", spec["layers"], allocations["layers"]),
         variant=spec["variant"],
         layout="query_heads" if per_query_head else "kv_heads",
         state=schedule.get("state", "overwrite"),
@@ -153,7 +153,7 @@ def eviction_of(case: Case) -> Eviction:
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     """Return the score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
-    from kvbench.config.compose import load_entry, options  # Hydra's grammar takes a while to import
+    from kvbench.config.entries import load_entry, options  # Hydra's grammar takes a while to import
     from kvbench.config.settings import build
 
     if name not in options("score"):
@@ -317,7 +317,7 @@ def _check_fields(spec: dict[str, Any]) -> None:
         raise UserError(f"field {', '.join(absent)} is missing")
     for field, words in WORDS.items():
         _check_word(field, spec[field], words)
-    from kvbench.config.compose import step_settings
+    from kvbench.config.entries import step_settings
 
     allowed = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else step_settings()))
     if unknown := [field for field in spec if field not in allowed]:

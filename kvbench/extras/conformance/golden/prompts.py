@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kvbench.config.compose import load_entry, resolved
+from kvbench.config.compose import resolved
+from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.extras.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.models.prompts.prompt import TokensOf, truncate

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.eviction.policy import Policy
 from kvbench.extras.conformance.golden.case import eviction_of, load
 from scripts.document_methods import entry

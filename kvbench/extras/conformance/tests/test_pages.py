@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.config.compose import step_settings
+from kvbench.config.entries import step_settings
 from kvbench.extras.conformance.golden import Case, check, load
 from kvbench.extras.conformance.tests.cases import OF_SETS
 from kvbench.extras.conformance.tests.naive_pages import expected_pages

@@ -11,7 +11,7 @@ import torch
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.config.settings import build
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.sweep import plan_sweep
 from kvbench.extras.hints.next_command import next_command
 from kvbench.records import Row
+from kvbench.work.planned import plan_sweep
 from tests.cli.conftest import Command
 from tests.embedded import FOLDER
 

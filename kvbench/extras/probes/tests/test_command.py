@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.probes import run as probe_run
 from kvbench.extras.probes.numbers import COLUMNS
 from tests.cli.conftest import Command

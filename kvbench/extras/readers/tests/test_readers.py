@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.config.compose import load_entry, options
+from kvbench.config.entries import load_entry, options
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.readers.quest import Quest

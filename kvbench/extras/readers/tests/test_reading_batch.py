@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache, compact
-from kvbench.config.compose import load_entry
+from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.readers.reader import Keys, Queries, Read, SparseReader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.config.entries import options
 from kvbench.extras.scbench_official.scbench_official import MEMBERS
 from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.extras.scbench_official.tests.rows import PREDICTIONS

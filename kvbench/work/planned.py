@@ -1,32 +1,28 @@
-"""The sweep that a command line asks for: composed, checked and planned; nothing is run or written."""
+"""The sweep that a command line asks for: its cells, built and checked, and a plan. Nothing is run or written."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from kvbench.config.cells import (
-    Cells,
-    Reference,
-    Results,
-    check_data,
-    check_unaltered,
-    refuse_eviction,
-    with_reference,
-)
-from kvbench.config.compose import Tree, combinations, resolved
+from kvbench.config.cells import Cells, refuse_eviction
+from kvbench.config.compose import at, combinations, resolved, with_members
+from kvbench.config.entries import Tree
 from kvbench.config.overrides import Override, parse
-from kvbench.config.settings import build, validated
+from kvbench.config.settings import build
+from kvbench.config.validation import validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
 from kvbench.run.launch.local import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.run.settings import Results
 from kvbench.run.stale import SETTLED, Stale, settled
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
+from kvbench.tasks.files import NoData, command, folder
 from kvbench.tasks.task import Task
 
 Tell = Callable[[str], None]
@@ -100,7 +96,7 @@ def plan_sweep(
         if ignored:
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
-    cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
+    cells = [*with_reference(cells)] if _once("reference", overrides) == "full" else cells
     own = [word for word in chain(arguments, *methods) if parse([word])[0].root not in ONCE_PER_SWEEP]
     return sweep_of(cells, where, launcher, tell, own, retry_errors, part, quiet, stale)
 
@@ -122,6 +118,27 @@ def sweep_of(
     done, replaced = settled(rows, cells, results, retry, stale, lambda text: None if quiet else tell(text))
     planned = plan(cells, done) if part is None else part.part_of(plan(cells, done))
     return Sweep(planned, results, since, where, tuple(arguments), launcher, retry, part, quiet, stale, replaced)
+
+
+def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Yield the cells, and before the first of each task the full cache: the cell that `policy=full` names.
+
+    Cells without a full cache get none: the full cache of a server is another server, or another start.
+    """
+    cells = list(cells)
+    if not any(cell.has_full_cache for cell in cells):
+        yield from cells
+        return
+    (tree,) = combinations(parse(["policy=full"]))
+    full, added = Cells().cell(tree), set[str]()
+    for cell in cells:
+        if cell.has_full_cache:
+            parts = {"model": cell.model, "holder": cell.model.holder, "task": cell.task, "seed": cell.seed}
+            reference = replace(full, **parts, schedule=cell.schedule.once)
+            if (name := repr(reference)) not in added:
+                added.add(name)
+                yield reference
+        yield cell
 
 
 def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
@@ -155,6 +172,16 @@ def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Ce
     return where, cells
 
 
+def one_tree(words: Sequence[str]) -> Tree:
+    """Compose the settings of a line. Raises UserError for a line with lists."""
+    overrides = with_members(parse(words))
+    for override in overrides:
+        if len(override.values) > 1:
+            combinations(overrides)  # names a value that does not exist first
+            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
+    return combinations(overrides)[0]
+
+
 def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, list[Cell]]:
     """Return where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left
     out.
@@ -186,32 +213,6 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
             raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
 
 
-def _reference(overrides: Sequence[Override]) -> Reference:
-    """Return the cells that a command compares with. Raises UserError for a list."""
-    return _single([override for override in overrides if override.key == "reference"], "reference")["reference"]
-
-
-def verifies(overrides: Sequence[Override]) -> bool:
-    """Return whether a command refuses data files that differ from the lock. Raises UserError for a list."""
-    tree = _single([override for override in overrides if override.key == "data.verify"], "data.verify")
-    return validated(bool, "data.verify", tree["data"]["verify"])
-
-
-def around(group: str, overrides: Sequence[Override]) -> Any:
-    """Build a group of `ONCE_PER_SWEEP`: one object for the whole sweep. Raises UserError for lists."""
-    tree = _single([override for override in overrides if override.root == group], group)
-    return build(group, resolved({group: tree[group]})[group])
-
-
-def _single(settings: Sequence[Override], name: str) -> Tree:
-    """Return the tree of settings that a sweep has once, called `name`. Raises UserError for a list."""
-    for override in settings:
-        if len(override.values) > 1:
-            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {name}; name one")
-    (tree,) = combinations(settings)
-    return tree
-
-
 def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
     """Return whether a pattern rather than a name brought a policy or score into a combination."""
     return any(
@@ -221,3 +222,64 @@ def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
         and (override.key == "policy" or "score" in tree["policy"]["accepts"])
         for override in overrides
     )
+
+
+def around(group: str, overrides: Sequence[Override]) -> Any:
+    """Build a group of `ONCE_PER_SWEEP`: one object for the whole sweep. Raises UserError for lists."""
+    return build(group, resolved({group: _once(group, overrides)}, group))
+
+
+def verifies(overrides: Sequence[Override]) -> bool:
+    """Return whether a command refuses data files that differ from the lock. Raises UserError for a list."""
+    return validated(bool, "data.verify", _once("data.verify", overrides))
+
+
+def _once(name: str, overrides: Sequence[Override]) -> Any:
+    """Return a part or a setting that a command has once. Raises UserError for a list of values."""
+    settings = [override for override in overrides if name in (override.key, override.root)]
+    for override in settings:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {name}; name one")
+    (tree,) = combinations(settings)
+    return at(tree, name.split("."))
+
+
+def check_data(cells: Iterable[Cell]) -> None:
+    """Raise MissingFile where a task of these cells lacks data: names all of them at once, and what can be done.
+
+    A group such as `task=longbench` means all of its tasks: those that have data are named, not run instead.
+    """
+    tasks = {cell.task.name: cell.task for cell in cells}
+    missing: dict[str, NoData] = {}
+    for name, task in tasks.items():
+        try:
+            task.identity()
+        except NoData as error:
+            missing[name] = error
+    if not missing:
+        return
+    if len(tasks) == 1:
+        raise next(iter(missing.values()))
+    families = {error.name.partition("/")[0]: error for error in reversed(missing.values())}
+    able = [name for name in tasks if name not in missing]
+    instead = f"; or run the {len(able)} that have data: task={','.join(able)}" if able else ""
+    raise MissingFile(
+        f"no data for {len(missing)} of {len(tasks)} tasks: {', '.join(missing)}; "
+        f"{'; '.join(str(error) for error in reversed(families.values()))}{instead}"
+    )
+
+
+def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
+    """Raise MissingFile where a task reads files that differ from the lock or their download; without `verify`
+    only tell.
+    """
+    for task in {cell.task.name: cell.task for cell in cells}.values():
+        if differing := task.identity().get("data_altered"):
+            root = getattr(task, "root", None)
+            more = f" and {len(differing) - 1} more" if differing[1:] else ""
+            family = differing[0].partition("/")[0]
+            text = f"{folder(root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
+            if verify:
+                again = f"{command(root, family)} --replace fetches it again"
+                raise MissingFile(f"{text}: {again}; data.verify=false reads it as it is")
+            tell(f"warning: {text}: its rows say so, and count as another task's")
