@@ -73,7 +73,7 @@ class Item:
     group which measures the item. mean_over: what our means are over, where questions share contexts. arms: the words
     of a paper's protocol that stand for each value of an arm. quantity: of the measured numbers, the one that the paper
     prints. plot: settings of its picture, as of `kvbench report plot`. sources: where the paper or its code says a
-    setting. labels: names as this item prints them, before its paper's.
+    setting. labels: names as this item prints them, before its paper's. remarks: notes below its tables.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Item:
     quantity: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS and member("item", self.kind) is None:

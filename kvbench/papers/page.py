@@ -231,7 +231,7 @@ def _notes(
     theirs: Mapping[At, Published],
     has_difference: bool,
 ) -> list[str]:
-    notes = list(item.notes)
+    notes = list(item.remarks)
     if differs := dict.fromkeys(text for cell in cells for text in cell.differs):
         notes.append(f"Differs from the paper's protocol: {'; '.join(differs)}.")
     if ours and theirs and not has_difference:

@@ -120,6 +120,14 @@ def test_settings_name_their_sources(name):
                 if each.startswith("task.") and each not in is_set and "ours" not in source]  # fmt: skip
 
 
+def test_remarks_of_an_item_stand_below_its_tables():
+    remarked = [item for item in ITEMS.values() if item.remarks]
+    assert len(remarked) > 40
+    for item in remarked:
+        notes = page(item, published(item, paths.papers())).notes
+        assert notes[: len(item.remarks)] == item.remarks
+
+
 def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):
     words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o_obcache,snapkv", "score=attn"]
     settings = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
