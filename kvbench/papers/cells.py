@@ -62,7 +62,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
 
     Raises UserError for values that are not allowed, MissingFile for data files that differ from the lock.
     """
-    found = ItemCells({override.key for override in words if not item.measures(override.key)})
+    found = ItemCells({override.key for override in words if override.root != item.own_settings})
     replacing = [*smoke(item, words), *words] if small else list(words)
     composed, placed = set[tuple[str, ...]](), set[str]()
     for settings in (parse((*ALWAYS, *run)) for run in item.all_runs):
@@ -71,7 +71,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
             continue
         composed.add(canonical)
         try:
-            of_cells = [override for override in (*kept, *replacing) if not item.measures(override.key)]
+            of_cells = [override for override in (*kept, *replacing) if override.root != item.own_settings]
             found.results, cells = cells_of(of_cells, unused)
         except MissingFile as error:  # a table of heads
             found.missing[str(error).partition(":")[0]] = error

@@ -28,7 +28,7 @@ def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
     kinds |= {name.rpartition("/")[2] for name in brought("allocation")}
-    others = {"allocation", "command", "conform", "convert", "hint", "item", "kernels", "plot", "report", "step"}
+    others = {"allocation", "command", "conform", "convert", "hint", "kernels", "paper", "plot", "report", "step"}
     settled = {*groups()} - others
     members = {name.partition("/")[0] for group in settled for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}

@@ -1,0 +1,1 @@
+"""Items of papers whose numbers are derived: won tasks, relative differences, FLOPs by formulas."""
