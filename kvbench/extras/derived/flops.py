@@ -30,7 +30,7 @@ class FlopsItem(Item):
 
 
 class FlopsPage(PrintedPage):
-    """Printed numbers, and those of the formulas; nothing is measured."""
+    """Printed numbers, and numbers of the formulas; nothing is measured."""
 
     def run(self) -> Result:
         return Result(page(self.item, self.printed, computed=ratios(self.printed, self.item.keys)).report())
