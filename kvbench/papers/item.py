@@ -59,10 +59,10 @@ class Layout:
 
     average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
-    panels: keys with one panel of a figure per value; the other row keys have one line per value, over budgets. mean: a
-    key over whose values there is a mean in addition. unit: of our numbers where the paper prints none. best: which of
-    the numbers of several methods is marked as the best. words: the table is one of words, as published; nothing runs.
-    ours: what our numbers are. caption: of the tables, if not what our numbers are and their unit.
+    panels: keys with one panel of a figure per value; the other row keys have one line per value, over budgets. unit:
+    of our numbers where the paper prints none. best: which of the numbers of several methods is marked as the best.
+    words: the table is one of words, as published; nothing runs. ours: what our numbers are. caption: of the tables, if
+    not what our numbers are and their unit.
     """
 
     rows: tuple[LayoutKey, ...] = ("policy", "score")
@@ -70,7 +70,6 @@ class Layout:
     average: Literal["plain", "official", "lava", "caote"] | None = None
     against: Literal["full"] | None = None
     panels: tuple[LayoutKey, ...] = ()
-    mean: LayoutKey | None = None
     unit: str = ""
     best: Literal["highest", "lowest", "none"] = "highest"
     words: bool = False

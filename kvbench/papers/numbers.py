@@ -67,8 +67,6 @@ def places(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[At,
     smoke: an average is over whatever tasks there are.
     """
     layout = item.layout
-    if layout.mean is not None:
-        cells = [*cells, *_mean_cells(cells, item.keys.index(layout.mean))]
     numbers = _means(cells, len(item.keys), None if item.has_average else layout.average, smoke)
     return _against_full(item, cells, numbers) if layout.against == "full" else numbers
 
@@ -127,13 +125,6 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
             low, high = (None, None) if low == high else (low, high)
     n = sum(summary.n for summary in found)
     return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, differences(cells))
-
-
-def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
-    """Return the cells in the place of a mean over all values of a key; none if there is one value alone."""
-    values = dict.fromkeys(cell.at[key] for cell in cells)
-    name = f"mean of {', '.join(values)}"
-    return [replace(cell, at=with_value(cell.at, key, name)) for cell in cells] if len(values) > 1 else []
 
 
 def with_value(at: At, key: int, value: str) -> At:

@@ -8,12 +8,10 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
 from kvbench.papers.cells import cells_of_item
-from kvbench.papers.item import Item, Layout, item_of, names
-from kvbench.papers.numbers import places
+from kvbench.papers.item import Item, item_of, names
 from kvbench.papers.published import published
 from kvbench.support import paths
 from tests.embedded import KV_HEADS, LAYERS
-from tests.papers.made_up import placed
 
 parsed = cache(parse)
 
@@ -134,16 +132,6 @@ def test_extraction_and_generation_are_apart(name):
     for kind, columns in (("extraction", EXTRACTION), ("generation", GENERATION)):
         mean = sum(columns) / len(columns)
         assert numbers[*of_model, kind, "lava", "lava", "128"] == pytest.approx(mean, abs=0.006)
-
-
-def test_figure_2_has_the_mean_of_its_models():
-    """LAVa, Section 5.2: average scores obtained with Qwen and Mistral."""
-    item = Item("x/y", "t", settings=("policy=lava",), layout=Layout(rows=("model", "policy"), mean="model"))
-    cells = [placed(("Mistral", "lava", "128"), "a", 0.2), placed(("Qwen", "lava", "128"), "b", 0.5)]
-    numbers = places(item, cells)
-    assert numbers["mean of Mistral, Qwen", "lava", "128"].mean == pytest.approx(0.35)
-    assert numbers["Qwen", "lava", "128"].mean == 0.5
-    assert set(places(item, cells[:1])) == {cells[0].at}
 
 
 def test_table_14_is_lava_at_the_first_and_last_layer():
