@@ -1,4 +1,4 @@
-"""What extras and plugins bring that reports must know of, read from settings files: nothing of theirs is imported."""
+"""Settings that extras and plugins bring, as reports need them: read from settings files, so that nothing is imported."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""What follows an eviction, on random layers."""
+"""Random layers, and what follows an eviction from them."""
 
 from hypothesis import strategies as st
 from torch import Tensor
