@@ -1,4 +1,4 @@
-"""Settings that extras and plugins bring, as reports need them: read from settings files, so that nothing is imported."""
+"""Settings that extras and plugins bring, as reports need them: read from settings files, and nothing is imported."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
