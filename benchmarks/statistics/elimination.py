@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvbench.report.stats.elimination import Evidence, decisions
+from kvbench.extras.recommend.elimination import Evidence, decisions
 
 METHODS, ALPHA, PROMPTS = 21, 0.05, 512
 Draw = Callable[[np.random.Generator, int], np.ndarray]

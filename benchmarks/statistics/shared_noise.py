@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from kvbench.report.stats.cusum import is_alarm, next_sum
+from kvbench.extras.view.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired_tests import ALPHA, OF_CELLS, sign_flip
 from kvbench.report.stats.power import CORRELATION, effective_prompts, power, smallest_loss
 

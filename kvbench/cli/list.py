@@ -16,15 +16,15 @@ from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.named import named
-from kvbench.support.plugins import OURS, Item, held_groups, items
+from kvbench.support.plugins import OURS, Item, groups, held_groups, items
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
-GROUPS |= {"steps": "step", "allocations": "allocation"} | {
-    f"{group}s": group for group in (*named("item"), *held_groups())
-}
+GROUPS |= {"steps": "step", "allocations": "allocation"}
+CODE = ("conform", "convert", "hint", "kernels", "model_file", "plan", "report")
+"""Groups whose files name code that a command line does not; all others are listed."""
+GROUPS |= {f"{group}s": group for group in sorted({*groups(), *held_groups()} - {*CODE, *GROUPS.values()})}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}

@@ -14,6 +14,7 @@ from kvbench.run.plan import Cell
 from kvbench.run.settings import Results
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import NoData
+from kvbench.tasks.task import Task
 from kvbench.work.planned import cells_of, check_unaltered, verifies
 
 ALWAYS = ("protocol=paper", "reference=none")
@@ -62,19 +63,19 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
 
     Raises UserError for values that are not allowed, MissingFile for data files that differ from the lock.
     """
-    found = ItemCells({override.key for override in words if not item.measures(override.key)})
+    found = ItemCells({override.key for override in words if override.root != item.own_settings})
     replacing = [*smoke(item, words), *words] if small else list(words)
-    composed, placed = set[tuple[str, ...]](), set[str]()
+    composed, placed, files = set[tuple[str, ...]](), set[str](), dict[str, MissingFile]()
     for settings in (parse((*ALWAYS, *run)) for run in item.all_runs):
         kept, unused = unless_named(settings, replacing), set[str]()
         if (canonical := _canonical([*kept, *replacing])) in composed:
             continue
         composed.add(canonical)
         try:
-            of_cells = [override for override in (*kept, *replacing) if not item.measures(override.key)]
+            of_cells = [override for override in (*kept, *replacing) if override.root != item.own_settings]
             found.results, cells = cells_of(of_cells, unused)
         except MissingFile as error:  # a table of heads
-            found.missing[str(error).partition(":")[0]] = error
+            files[str(error).partition(":")[0]] = error
             continue
         found.unused &= unused
         used = [override for override in replacing if override.key not in unused]
@@ -84,15 +85,20 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
             if repr(cell) not in placed:
                 placed.add(repr(cell))
                 found.entries.append(Placed(cell, _place(item, cell), differs))
-    files, found.missing = found.missing, {}
-    for task in {entry.cell.task.name: entry.cell.task for entry in found.entries}.values():
+    found.missing = {**_without_data(entry.cell.task for entry in found.entries), **files}
+    check_unaltered((entry.cell for entry in found.with_data), verifies(words), lambda text: None)
+    return found
+
+
+def _without_data(tasks: Iterable[Task]) -> dict[str, MissingFile]:
+    """Return the error of each task that lacks its data, by its name."""
+    missing: dict[str, MissingFile] = {}
+    for task in {task.name: task for task in tasks}.values():
         try:
             task.identity()
         except NoData as error:
-            found.missing[task.name] = error
-    found.missing |= files
-    check_unaltered((entry.cell for entry in found.with_data), verifies(words), lambda text: None)
-    return found
+            missing[task.name] = error
+    return missing
 
 
 def smoke(item: Item, words: Sequence[Override]) -> list[Override]:

@@ -1,85 +1,98 @@
 """One table or figure of a paper as data: its runs, and the paper's layout of the numbers.
 
-The files are `conf/paper/PAPER/ITEM.yaml`.
+The files are `conf/paper/PAPER/ITEM.yaml`, of kvbench and of its extras.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Literal
+from statistics import fmean
+from typing import ClassVar, Literal, get_args
 
 from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.report.tables.summary import Unit
 from kvbench.support.errors import UserError
-from kvbench.support.named import member, named
+from kvbench.support.grouped import grouped
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
-KEYS = ("model", "task", "context_length", "policy", "score", "budget")
+Key = Literal["model", "task", "context_length", "policy", "score", "budget"]
+Arm = Literal["layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prompt", "kind", "layer", "part"]
+LayoutKey = Key | Arm | Literal["protocol"]
+KEYS: tuple[Key, ...] = get_args(Key)
 """What identifies a number of a paper; columns of its CSV file."""
-ARMS = ("layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prompt", "kind", "layer", "part")
+ARMS: tuple[Arm, ...] = get_args(Arm)
 """What a paper's protocol says in words and a cell by a setting; `kind`: of the task, `layer`: of the model, `part`:
 what a column of a table of words is about.
 """
-KINDS = ("table", "text", "costs", "times")
-"""Kinds of items; extras bring others that they measure, each named as the group of settings that measures it."""
-Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
 """Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells."""
 At = tuple[str, ...]
 """The values of a layout's keys; an average has `AVERAGE` as its first column value, and no others."""
 AVERAGE = "average"
 """What stands over the last column of a line."""
+WORDS = ("text", "complexity")
+"""Units of values that are not numbers."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One printed number."""
+
+    at: At
+    value: str
+    unit: str
+    protocol: str
+    flag: str
+    task: str
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is a number, and no word or gap."""
+        return self.unit not in WORDS and self.value.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The paper's layout of the numbers. rows, cols: keys of `KEYS` or arms. All other keys are averaged over.
+    """The paper's layout of the numbers. rows, cols: the keys of lines and columns. All others are averaged over.
 
     average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
-    x: the key on the horizontal axis of a figure. panels: keys with one panel per value; the other row keys have one
-    line per value. wins: two policies that are compared; a number is then
-    the number of tasks on which one of them has the higher mean. mean: a key over whose values there is a mean in
-    addition. relative: a key; a number is then the relative difference between two of its values. unit: of our numbers
-    where the paper prints none. best: which of the numbers of several methods is marked as the best.
+    panels: keys with one panel of a figure per value; the other row keys have one line per value, over budgets. unit:
+    of our numbers where the paper prints none. best: which of the numbers of several methods is marked as the best.
+    words: the table is one of words, as published; nothing runs. ours: what our numbers are. caption: of the tables, if
+    not what our numbers are and their unit.
     """
 
-    rows: tuple[str, ...] = ("policy", "score")
-    cols: tuple[str, ...] = ("budget",)
+    rows: tuple[LayoutKey, ...] = ("policy", "score")
+    cols: tuple[LayoutKey, ...] = ("budget",)
     average: Literal["plain", "official", "lava", "caote"] | None = None
     against: Literal["full"] | None = None
-    x: str | None = None
-    panels: tuple[str, ...] = ()
-    wins: tuple[tuple[str, str], ...] = ()
-    mean: str | None = None
-    relative: str | None = None
+    panels: tuple[LayoutKey, ...] = ()
     unit: str = ""
     best: Literal["highest", "lowest", "none"] = "highest"
-
-    def __post_init__(self) -> None:
-        allowed = (*KEYS, *ARMS, "protocol")
-        if unknown := [key for key in (*self.rows, *self.cols, *self.panels) if key not in allowed]:
-            raise UserError(f"layout names {', '.join(unknown)}: allowed: {', '.join(allowed)}")
+    words: bool = False
+    ours: str = "mean"
+    caption: str = ""
 
 
 @dataclass(frozen=True)
 class Item:
-    """`published`: the tables of the paper's CSV file; none if it prints no number.
+    """A table of means, or of what the paper printed. Items that are measured or computed otherwise are subclasses.
 
-    settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
-    each of the other. runs: what else runs. smoke: what a smoke run reads, and its sizes. kind: text is rendered as
-    published, costs come from formulas, times from runs that measure time. member: of another kind, the member of that
-    group which measures the item. mean_over: what our means are over, where questions share contexts. arms: the words
-    of a paper's protocol that stand for each value of an arm. quantity: of the measured numbers, the one that the paper
-    prints. plot: settings of its picture, as of `kvbench report plot`. sources: where the paper or its code says a
-    setting. labels: names as this item prints them, before its paper's.
+    published: the tables of the paper's CSV file; none if it prints no number. settings: those that all runs share.
+    prompts, methods: what is read and what evicts it; each of the one runs with each of the other. runs: what else
+    runs. smoke: what a smoke run reads, and its sizes. mean_over: what our means are over, where questions share
+    contexts. arms: the words of a paper's protocol that stand for each value of an arm. only: of each key, the values
+    that the item shows. picture: curves, or a plot of rows; plot: its settings, as of `kvbench report plot`. sources:
+    where the paper or its code says a setting. labels: names as this item prints them, before its paper's. remarks:
+    notes below its tables.
     """
 
     name: str
     title: str
     published: tuple[str, ...] = ()
-    kind: str = "table"
     settings: Settings = ()
     prompts: tuple[Settings, ...] = ()
     methods: tuple[Settings, ...] = ()
@@ -87,26 +100,18 @@ class Item:
     smoke: Settings = ("task=ruler/niah_single_1", "task.context_length=768,1024")
     layout: Layout = field(default_factory=Layout)
     mean_over: Unit = "questions"
-    arms: dict[str, dict[str, str]] = field(default_factory=dict)
-    only: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    picture: Picture | None = None
+    arms: dict[Arm, dict[str, str]] = field(default_factory=dict)
+    only: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    picture: str | None = None
     plot: dict[str, str] = field(default_factory=dict)
-    member: str | None = None
-    by: tuple[str, ...] = ()
-    quantity: str | None = None
     sources: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS and member("item", self.kind) is None:
-            raise UserError(f"paper item {self.name}: kind {self.kind}: {closest(self.kind, (*KINDS, *named('item')))}")
-        if (self.member is None) != (self.kind in KINDS):
-            raise UserError(f"paper item {self.name}: member: says what measures it, and needs a kind that is measured")
-        if self.kind not in ("text", "costs") and not self.all_runs:
-            raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
-        if unknown := [arm for arm in self.arms if arm not in ARMS]:
-            raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; allowed: {', '.join(ARMS)}")
+    made_by: ClassVar[str] = "kvbench.papers.sweep:ItemSweep"
+    """What makes its page, a `kvbench.papers.sweep.PrintedPage`, as module:class."""
+    own_settings: ClassVar[str] = ""
+    """The first part of settings that say how it is measured, and are no settings of cells."""
 
     @property
     def all_runs(self) -> list[Settings]:
@@ -115,15 +120,6 @@ class Item:
         crossed = product(prompts, methods) if self.prompts or self.methods or not self.runs else ()
         runs = [*(prompt + method for prompt, method in crossed), *self.runs]
         return [self.settings + run for run in runs if self.settings or run]
-
-    def measures(self, key: str) -> bool:
-        """Return whether a setting is one of what measures the item."""
-        return self.member is not None and key.startswith(f"{self.kind}.")
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether it is a figure, or has one."""
-        return self.picture is not None or self.member is not None
 
     @property
     def paper(self) -> str:
@@ -136,7 +132,7 @@ class Item:
         return self.layout.average == "plain" or (self.layout.average is not None and "task" in self.keys)
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[LayoutKey, ...]:
         """The keys that identify a place in the layout."""
         return (*self.layout.rows, *self.layout.cols)
 
@@ -155,6 +151,17 @@ class Item:
     def is_average(self, at: At) -> bool:
         """Return whether the number at a place is the average of its line."""
         return self.column(at)[:1] == (AVERAGE,)
+
+    def one_each(self, numbers: Sequence[Published]) -> list[Published]:
+        """Return one number per place: the mean of several printed numbers that the layout does not distinguish."""
+        merged = []
+        for members in grouped(numbers, lambda number: number.at).values():
+            first = members[0]
+            if len(members) > 1 and all(number.unit not in WORDS and number.value for number in members):
+                value = f"{fmean(float(number.value) for number in members):.2f}"
+                first = replace(first, value=value, flag=f"mean of {len(members)} printed numbers")
+            merged.append(first)
+        return merged
 
 
 def names() -> list[str]:

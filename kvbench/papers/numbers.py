@@ -3,11 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from statistics import fmean
 
 from kvbench.papers.item import At, Item
-from kvbench.papers.published import count_wins
 from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
@@ -69,12 +67,6 @@ def places(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[At,
     smoke: an average is over whatever tasks there are.
     """
     layout = item.layout
-    if layout.wins:
-        return _measured_wins(item, cells)
-    if layout.relative is not None:
-        return _relative_differences(item, cells, layout.relative)
-    if layout.mean is not None:
-        cells = [*cells, *_mean_cells(cells, item.keys.index(layout.mean))]
     numbers = _means(cells, len(item.keys), None if item.has_average else layout.average, smoke)
     return _against_full(item, cells, numbers) if layout.against == "full" else numbers
 
@@ -88,6 +80,11 @@ def averages(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[A
         return {}
     means = _means(cells, len(item.layout.rows), item.layout.average, smoke)
     return {item.average(line): mean for line, mean in means.items()}
+
+
+def numbers_of(item: Item, cells: Sequence[Placed], smoke: bool = False) -> dict[At, Measured]:
+    """Return what was measured at each place of a layout, and the average of each line."""
+    return {**places(item, cells, smoke), **averages(item, cells, smoke)}
 
 
 def _means(cells: Sequence[Placed], keys: int, average: str | None, smoke: bool) -> dict[At, Measured]:
@@ -127,53 +124,12 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
             low, high = weighted_interval(mean, parts, rate)
             low, high = (None, None) if low == high else (low, high)
     n = sum(summary.n for summary in found)
-    return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
+    return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, differences(cells))
 
 
-def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
-    """Return the cells in the place of a mean over all values of a key; none if there is one value alone."""
-    values = dict.fromkeys(cell.at[key] for cell in cells)
-    name = f"mean of {', '.join(values)}"
-    return [replace(cell, at=_with(cell.at, key, name)) for cell in cells] if len(values) > 1 else []
-
-
-def _relative_differences(item: Item, cells: Sequence[Placed], name: str) -> dict[At, Measured]:
-    """|p1 - p2| / p2 for each pair of values of a key, averaged over tasks (KVzip, reconstruction chunk size).
-
-    A task with p2 = 0 has no relative difference and is left out.
-    """
-    key = item.keys.index(name)
-    places: dict[At, dict[str, dict[str, Placed]]] = {}
-    for cell in cells:
-        places.setdefault(_with(cell.at, key, ""), {}).setdefault(cell.prompts, {})[cell.at[key]] = cell
-    numbers = {}
-    for at, tasks in places.items():
-        for pair in combinations(sorted({value for sizes in tasks.values() for value in sizes}, key=float), 2):
-            both = [[sizes[value] for value in pair] for sizes in tasks.values() if sizes.keys() >= {*pair}]
-            number = measured([cell for cells in both for cell in cells])
-            means = [[cell.summary and cell.summary.mean for cell in cells] for cells in both]
-            ratios = [abs(p1 - p2) / p2 for p1, p2 in means if p1 is not None and p2]
-            mean = fmean(ratios) if ratios and not number.missing else None
-            numbers[_with(at, key, " and ".join(pair))] = replace(number, mean=mean, low=None, high=None, rate=True)
-    return numbers
-
-
-def _with(at: At, key: int, value: str) -> At:
+def with_value(at: At, key: int, value: str) -> At:
+    """Return a place with another value of the key of this number."""
     return (*at[:key], value, *at[key + 1 :])
-
-
-def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
-    """Return the tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n
-    counts.
-    """
-    short = {at: sum(cell.lacks > 0 for cell in same) for at, same in grouped(cells, lambda cell: cell.at).items()}
-    with_rows = ((cell.cell.task.name, cell.at, cell.summary.mean) for cell in cells if cell.summary is not None)
-    means = ((task, at, mean) for task, at, mean in with_rows if mean is not None)
-    differs = _differences(cells)
-    return {
-        at: Measured(wins, tasks, tasks, failed=short[at], differs=differs)
-        for at, (wins, tasks) in count_wins(item, means).items()
-    }
 
 
 def _against_full(item: Item, cells: Sequence[Placed], numbers: Mapping[At, Measured]) -> dict[At, Measured]:
@@ -190,5 +146,6 @@ def _against_full(item: Item, cells: Sequence[Placed], numbers: Mapping[At, Meas
     return relative
 
 
-def _differences(cells: Sequence[Placed]) -> tuple[str, ...]:
+def differences(cells: Sequence[Placed]) -> tuple[str, ...]:
+    """Return how the settings of cells differ from the item's, each way once."""
     return tuple(dict.fromkeys(text for cell in cells for text in cell.differs))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvbench.papers.item import At, Item
+from kvbench.papers.item import WORDS, At, Item, Published
 from kvbench.papers.labels import names_of, printed_name
-from kvbench.papers.numbers import Measured, Placed, averages, places
-from kvbench.papers.published import WORDS, Published, number_of
+from kvbench.papers.numbers import Measured, Placed, differences, numbers_of
+from kvbench.papers.published import number_of
 from kvbench.papers.tables import FULL, Tables, ranked, spread
 from kvbench.report.formats.table import Figure, Report, Table
 from kvbench.support.grouped import grouped
@@ -81,10 +81,8 @@ def page(
     remarks: Sequence[str] = (),
     smoke: bool = False,
 ) -> Page:
-    """Return the page of an item: printed numbers, the means of its cells, and numbers that formulas or a probe
-    `computed`.
-    """
-    ours = spread(item, {**places(item, cells, smoke), **(computed or {}), **averages(item, cells, smoke)})
+    """Return the page of an item: printed numbers, and the means of its cells or what is `computed` instead."""
+    ours = spread(item, numbers_of(item, cells, smoke) if computed is None else computed)
     theirs = spread(item, {number.at: number for number in printed})
     order = list(dict.fromkeys([*theirs, *ours]))
     units = {number.unit for number in printed} or {item.layout.unit}
@@ -117,17 +115,15 @@ def _tables(
     differences: Mapping[At, float | None],
 ) -> list[Table]:
     tables, in_unit = Tables(item, order), "" if unit in ("", *WORDS) else f", {unit}"
-    if item.layout.wins:
-        caption = words = printed = "tasks on which one of a pair has the higher mean"
-    else:
-        suffix = in_unit
-        if item.layout.against == FULL:
-            suffix = f", as the difference to the {unit} of the full cache; the full cache stands with its {unit}"
-        suffix += _budget_suffix(item, order)
-        words = f"{'from formulas' if item.kind == 'costs' else 'mean'}{suffix}"
-        intervals = item.kind != "costs" and any(number.low is not None for number in ours.values())
-        caption = f"mean [95 % interval]{suffix}" if intervals else words
-        printed = f"as printed{suffix}"
+    suffix = in_unit
+    if item.layout.against == FULL:
+        suffix = f", as the difference to the {unit} of the full cache; the full cache stands with its {unit}"
+    suffix += _budget_suffix(item, order)
+    intervals = " [95 % interval]" if any(number.low is not None for number in ours.values()) else ""
+    caption, words, printed = (
+        item.layout.caption or f"{said}{suffix}"
+        for said in (item.layout.ours + intervals, item.layout.ours, "as printed")
+    )
     counts = [number.n for place, number in ours.items() if not item.is_average(place)]
     usual = max(set(counts), key=counts.count) if counts else 0
     means = {place: _figure(number, unit, usual) for place, number in ours.items()}
@@ -231,8 +227,8 @@ def _notes(
     theirs: Mapping[At, Published],
     has_difference: bool,
 ) -> list[str]:
-    notes = list(item.notes)
-    if differs := dict.fromkeys(text for cell in cells for text in cell.differs):
+    notes = list(item.remarks)
+    if differs := differences(cells):
         notes.append(f"Differs from the paper's protocol: {'; '.join(differs)}.")
     if ours and theirs and not has_difference:
         other = any(number.differs for number in ours.values())

@@ -3,18 +3,18 @@
 import sys
 import time
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TextIO
 
 from kvbench.config.overrides import GROUPS
 from kvbench.papers.item import Item, item_of, names
 from kvbench.papers.request import Request, RowsElsewhere, Runner
-from kvbench.papers.sweep import ItemSweep, printed_page
+from kvbench.papers.sweep import ItemSweep, PrintedPage
 from kvbench.report.formats.emit import write_report
 from kvbench.report.output import SUFFIXES, file_to, text_to
 from kvbench.report.plots.canvas import check_file
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
-from kvbench.support.named import code_of, named
 from kvbench.support.text import closest
 
 ROOTS = (*GROUPS, "budget", "data", "results", "schedule", "seed")
@@ -26,14 +26,15 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
 
     Raises MissingFile if no task of it has data, or its model is not there.
     """
-    item, roots = item_of(name), (*ROOTS, *named("item"))
-    if picture is not None and check_file(picture) and not item.is_drawn:
+    item = item_of(name)
+    roots = (*ROOTS, *filter(None, [item.own_settings]))
+    if picture is not None and check_file(picture) and item.picture is None:
         raise UserError(f"{name} is a table: leave --plot out; kvbench paper list shows the figures")
     for override in request.overrides:
         if override.root not in roots:
             raise UserError(f"unknown setting {override.key}: {closest(override.root, roots)}")
-    work = _sweep_of(item, request, runner)
-    if work is not None:
+    work = _work_of(item, request, runner)
+    if isinstance(work, ItemSweep):
         _check_used(work.cells.unused, request, name)
     return not _render(item, work, request, out, picture)
 
@@ -52,14 +53,14 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     for name in names():
         item, start = item_of(name), time.perf_counter()
         out = sys.stdout if folder is None else folder / f"{name}{suffix}"
-        picture = out.with_suffix(".png") if isinstance(out, Path) and item.is_drawn else None
+        picture = out.with_suffix(".png") if isinstance(out, Path) and item.picture else None
         if isinstance(out, Path):
             out.parent.mkdir(parents=True, exist_ok=True)
         tell(name)
         try:
-            work = _sweep_of(item, request, runner)
+            work = _work_of(item, request, runner)
             reasons[name] = _render(item, work, request, out, picture)
-            unused &= unused if work is None else work.cells.unused
+            unused &= work.cells.unused if isinstance(work, ItemSweep) else unused
             if folder is None:
                 print("\n" + "=" * 120 + "\n")
         except (FileNotFoundError, ValueError, NothingSelected, RowsElsewhere) as error:
@@ -85,22 +86,20 @@ def _check_used(unused: set[str], request: Request, name: str) -> None:
             raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
-def _sweep_of(item: Item, request: Request, runner: Runner) -> ItemSweep | None:
-    """Return what runs of an item, with the settings of a command; None if nothing does."""
-    if request.published or not item.all_runs:
-        return None
-    return (ItemSweep if item.member is None else code_of("item", item.kind))(item, request, runner)
+def _work_of(item: Item, request: Request, runner: Runner) -> PrintedPage:
+    """Return what makes the page of an item under the settings of a command."""
+    is_printed = request.published or item.layout.words
+    return (PrintedPage if is_printed else resolve_name(item.made_by))(item, request, runner)
 
 
-def _render(item: Item, work: ItemSweep | None, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+def _render(item: Item, work: PrintedPage, request: Request, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
-    if request.commands or (request.plan and work is not None):
-        lines = () if work is None else work.commands() if request.commands else work.plan_lines()
+    lines = work.commands() if request.commands else None
+    if request.plan and isinstance(work, ItemSweep):
+        lines = work.plan_lines()
+    if lines is not None:
         with text_to(out) as stream:
             stream.writelines(f"{line}\n" for line in lines)
-        return ""
-    if work is None:
-        write_report(printed_page(item, request.published).report(), request.format, out)
         return ""
     result = work.run()
     write_report(result.report, request.format, out)

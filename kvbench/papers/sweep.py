@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from kvbench.papers.cells import cells_of_item, is_smoke
-from kvbench.papers.figures import draw_curves, draw_wins
-from kvbench.papers.flops import ratios
-from kvbench.papers.item import Item
-from kvbench.papers.numbers import Placed
+from kvbench.papers.figures import draw_curves
+from kvbench.papers.item import At, Item
+from kvbench.papers.numbers import Measured, Placed, differences, numbers_of
 from kvbench.papers.page import Page, page
-from kvbench.papers.plan_text import cells_text
-from kvbench.papers.published import Published, published
+from kvbench.papers.published import published
 from kvbench.papers.request import Request, RowsElsewhere, Runner
 from kvbench.records import Row, check_writable
 from kvbench.records.manifest import citation
@@ -26,19 +26,17 @@ from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
 from kvbench.run.launch.slurm import Slurm, active
 from kvbench.run.plan import Shard
-from kvbench.run.plan_text import submission_text, total_text
+from kvbench.run.plan_text import cells_text, submission_text, total_text
 from kvbench.support import paths
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import MissingFile
 from kvbench.support.named import code_of
 from kvbench.support.quantity import count_noun
-from kvbench.tasks.task import Task
 from kvbench.work.failures import ExitCode
 from kvbench.work.planned import Sweep, sweep_of
 from kvbench.work.sweep import make, rows_of
 
 DEVICE = "a100-80gb"
 """The device that the runs of items are planned for."""
-OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
 
 
 @dataclass(frozen=True)
@@ -50,21 +48,30 @@ class Result:
     draw: Callable[[Path], object] | None = None
 
 
-def printed_page(item: Item, only_published: bool) -> Page:
-    """Return the page of an item that runs nothing: its printed numbers, and those that its formulas give."""
-    printed = published(item, paths.papers())
-    if item.kind != "costs":
-        return page(item, printed)
-    remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
-    return page(item, printed, computed={} if only_published else ratios(printed, item.keys), remarks=remarks)
-
-
-class ItemSweep:
-    """An item whose numbers are means of rows, or a table of times: one sweep of all cells of its runs."""
+class PrintedPage:
+    """An item that runs nothing: its page has the printed numbers."""
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         self.item, self.request, self.runner = item, request, runner
-        self.printed: list[Published] = published(item, paths.papers())
+        self.printed = published(item, paths.papers())
+
+    def commands(self) -> Iterator[str]:
+        """Yield the command lines that make the cells of the item."""
+        yield from ()
+
+    def run(self) -> Result:
+        """Return the page of the item; whatever it lacks is run first."""
+        return Result(page(self.item, self.printed).report())
+
+
+class ItemSweep(PrintedPage):
+    """An item whose numbers are means of rows: one sweep of all cells of its runs."""
+
+    measured_by = ("run",)
+    """Words of the command that makes its cells."""
+
+    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+        super().__init__(item, request, runner)
         self.cells = cells_of_item(item, request.overrides, request.smoke)
 
     def warn(self, warning: object) -> None:
@@ -76,7 +83,7 @@ class ItemSweep:
 
         The last two need the model's files, because their hash is part of every cell's identity.
         """
-        measured = f", {self.item.kind} {self.item.member}" if self.item.member else ""
+        measured = "" if self.measured_by == ("run",) else f", {' '.join(self.measured_by)}"
         yield f"{self.item.title}\nplanned for {DEVICE}{measured}\n"
         *lines, sums = cells_text([entry.cell for entry in self.cells.entries])
         yield from (*lines, *self.cells.hints(), f"\n{sums}")
@@ -114,10 +121,9 @@ class ItemSweep:
         )
 
     def commands(self) -> Iterator[str]:
-        """Yield the command lines that make the cells of the item."""
         launcher = [word for word in self.request.words if word.startswith("launcher")]
-        command = ("kvbench", self.item.kind, self.item.member) if self.item.member else ("kvbench", "run")
-        yield from (shlex.join([*command, *settings, *launcher]) for settings in self.cells.commands)
+        for settings in self.cells.commands:
+            yield shlex.join(["kvbench", *self.measured_by, *settings, *launcher])
 
     def make_rows(self, sweep: Sweep) -> list[Row]:
         """Return all rows; the launcher makes what is missing. Raises RowsElsewhere if that has not ended."""
@@ -133,48 +139,49 @@ class ItemSweep:
         return rows_of(sweep)
 
     def run(self) -> Result:
-        """Return the page of the item; whatever it lacks is run first."""
-        item, cells, smoke = self.item, self.cells, is_smoke(self.cells.with_data)
-        if not cells.with_data:
-            raise MissingFile("; ".join(cells.hints()))
-        assert cells.results is not None
-        check_writable(cells.results.dir)
+        if not self.cells.with_data:
+            raise MissingFile("; ".join(self.cells.hints()))
         sweep = self.sweep()
+        check_writable(str(sweep.results.path))
         rows = self.make_rows(sweep)
-        remarks = [f"{hint}." for hint in cells.hints()]
+        remarks = [f"{hint}." for hint in self.cells.hints()]
         remarks += [f"Rows: {text}." for text in [citation(sweep.results, self.warn)] if text]
         failed = sum(row.error is not None for row in rows)
-        incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
+        incomplete = [f"no data for {', '.join(self.cells.missing)}"] if self.cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
-        ours = None
-        if item.kind == "times":
-            remarks += [protocol(cells.with_data, "repetitions"), OTHER_TIMES]
-            shown = page(item, self.printed, remarks=remarks)
-            if sweep.report == Task.report:
-                raise UserError(f"paper item {item.name} takes tasks that measure times")
-            ours = code_of("report", sweep.report)(sweep.results.path, self.warn, {"cell": [*sweep.samples]})
-        else:
-            by_cell = {summary.cell: summary for summary in summaries(rows, over=item.mean_over)}
-            placed = [replace(entry, summary=by_cell.get(entry.cell.id)) for entry in cells.with_data]
-            remarks += [_contexts([*by_cell.values()])] if item.mean_over == "contexts" else []
-            shown = page(item, self.printed, placed, remarks=remarks, smoke=smoke)
-            descriptions = {entry.cell.id: entry.cell.description for entry in placed}
-            if text := differing(descriptions, descriptions.get):
-                shown = replace(shown, head=(*shown.head, f"Ours: {text}."))
-        draw = None if item.picture is None else partial(self._draw, shown, sweep, smoke)
+        shown, ours = self.page(sweep, rows, remarks)
+        draw = None if self.item.picture is None else partial(self._draw, shown, sweep)
         return Result(shown.report(ours), "; ".join(incomplete), draw)
 
-    def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:
-        """Draw the numbers of the page, or plot the rows."""
-        kind = self.item.picture
-        assert kind is not None
+    def page(self, sweep: Sweep, rows: Sequence[Row], remarks: Sequence[str]) -> tuple[Page, Report | None]:
+        """Return the page of these rows, and the report that shows our numbers, if the page does not."""
+        item, smoke = self.item, is_smoke(self.cells.with_data)
+        by_cell = {summary.cell: summary for summary in summaries(rows, over=item.mean_over)}
+        placed = [replace(entry, summary=by_cell.get(entry.cell.id)) for entry in self.cells.with_data]
+        if item.mean_over == "contexts":
+            remarks = [*remarks, _contexts([*by_cell.values()])]
+        shown = page(item, self.printed, placed, self.numbers(placed, smoke), remarks, smoke)
+        descriptions = {entry.cell.id: entry.cell.description for entry in placed}
+        if text := differing(descriptions, descriptions.get):
+            shown = replace(shown, head=(*shown.head, f"Ours: {text}."))
+        return shown, None
+
+    def numbers(self, cells: Sequence[Placed], smoke: bool) -> dict[At, Measured]:
+        """Return our number at each place of the layout."""
+        return numbers_of(self.item, cells, smoke)
+
+    def _draw(self, shown: Page, sweep: Sweep, picture: Path) -> None:
         with styled():
-            if kind in ("curves", "wins"):
-                save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
-                return
-            request = PlotRequest(sweep.results.path, {"cell": [*sweep.samples]}, self.item.plot, self.warn)
-            figure = code_of("plot", kind)(request)
-            save(stamped(figure, "SMOKE") if smoke else figure, picture)
+            save(self.figure(shown, sweep), picture)
+
+    def figure(self, shown: Page, sweep: Sweep) -> Figure:
+        """Draw the numbers of the page, or plot the rows."""
+        assert self.item.picture is not None
+        if self.item.picture == "curves":
+            return draw_curves(shown)
+        request = PlotRequest(sweep.results.path, {"cell": [*sweep.samples]}, self.item.plot, self.warn)
+        figure = code_of("plot", self.item.picture)(request)
+        return stamped(figure, "SMOKE") if shown.smoke else figure
 
 
 def _contexts(cells: Sequence[Summary]) -> str:
@@ -187,7 +194,7 @@ def _contexts(cells: Sequence[Summary]) -> str:
 def protocol(entries: Sequence[Placed], unit: str) -> str:
     """Return the measured model, the number of samples in this unit, and the settings that differ from the item's."""
     models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
-    changes = dict.fromkeys(text for entry in entries for text in entry.differs)
+    changes = differences(entries)
     differs = f". Differs from the paper's protocol: {'; '.join(changes)}" if changes else ""
     n = max(entry.cell.task.samples for entry in entries)
     return f"{'SMOKE: ' if is_smoke(entries) else ''}Ours: model {models}, n = {n} {unit}{differs}."

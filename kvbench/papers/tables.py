@@ -50,8 +50,7 @@ def ranked(item: Item, figures: Mapping[At, Figure], values: Mapping[At, float])
     values: by place, as they are written; none is best where one has no value. The full cache does not compete.
     """
     found = dict(figures)
-    is_counted = bool(item.layout.wins) or item.layout.relative is not None
-    if item.layout.best == "none" or is_counted or item.kind in ("text", "times"):
+    if item.layout.best == "none" or item.layout.words:
         return found
     shared = [i for i, key in enumerate(item.keys) if key not in ("policy", "score")]
     competing = grouped((at for at in figures if FULL not in at), lambda at: tuple(at[i] for i in shared))
@@ -140,7 +139,7 @@ class Tables:
                 for line, labels, before in zip(lines, texts, [[], *texts], strict=False)
             ),
             notes=tuple(notes),
-            align="l" * len(columns) if self._item.kind == "text" else "",
+            align="l" * len(columns) if self._item.layout.words else "",
             groups=groups,
             rules=(0, *self._rules(lines, texts)),
         )

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from kvbench.report.held import NEEDED as HELD_FROM
 from kvbench.report.held import copies, held_bytes, pair_bytes
+from kvbench.support.plugins import held_groups
 
 NEEDED = (*HELD_FROM, "policy", "decode_evictions", "read_bytes", "new_tokens")
 """Columns of rows that say it."""
 FULL = "full"
-"""The policy that never acts; with a quantised store or a reader its label has more words."""
+"""The policy that never acts; its label has more words where pairs are held in another way."""
 CONTROL = 0.2
 """Below this share of the prompts in which its method acted, a cell is a control: most of it is the full cache."""
 
@@ -23,20 +24,20 @@ def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Of each row whether its method acted, and whether that is known; both [rows].
 
     rows: a table with the columns ``NEEDED``. It acted where it kept less than all pairs or bytes, where pairs left the
-    cache later, and where a reader read less than was held. Rows of servers may not say, nor earlier rows of cells that
-    evict from the answer, and kept all of the prompt.
+    cache later, and where a holder of pairs read less than was held. Rows of servers may not say, nor earlier rows of
+    cells that evict from the answer, and kept all of the prompt.
     """
     kept, held, full, later, read = (
         rows[name].to_numpy().astype(float)
         for name in ("kept_fraction", "cache_bytes", "full_cache_bytes", "decode_evictions", "read_bytes")
     )
-    policies, has_reader = _having(rows["policy"], r" reader=")
+    policies, has_holder = _having(rows["policy"], rf" (?:{'|'.join(held_groups())})=")
     never = np.isin(policies, [FULL])
     evicts_later = _having(rows["schedule"], r"\bdecode_every=")[1]
     is_less = (kept < 1) | (held < full) | (later > 0)
-    is_less[has_reader] |= read[has_reader] < _dense(rows.filter(pa.array(has_reader)))
+    is_less[has_holder] |= read[has_holder] < _dense(rows.filter(pa.array(has_holder)))
     is_measured = np.isfinite(kept) | np.isfinite(held - full)
-    says_later, says_read = ~evicts_later | np.isfinite(later), ~has_reader | np.isfinite(read)
+    says_later, says_read = ~evicts_later | np.isfinite(later), ~has_holder | np.isfinite(read)
     return is_less & ~never, never | is_less | (is_measured & says_later & says_read)
 
 
@@ -49,7 +50,7 @@ def _having(column: pa.ChunkedArray, pattern: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _dense(rows: pa.Table) -> np.ndarray:
-    """Bytes [rows] that a token of the answer reads, on average, without a reader, less one for the rounding."""
+    """Bytes [rows] that a token of the answer reads, on average, if all that is held is read, less 1 for rounding."""
     tails = [
         pair_bytes(row) * copies(row) * (row["new_tokens"] or 0) / 2 for row in rows.select(list(NEEDED)).to_pylist()
     ]

@@ -6,10 +6,17 @@ lightness. Grey print and methods of the same colour are told apart by markers.
 """
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
+import yaml
+
 from kvbench.records.labels import policy_of
+from kvbench.report.brought import usable_files
+from kvbench.support.settings_file import LOADER, LOOK
 
 COLOURS = (
     *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#483000", "#06a884"),
@@ -29,19 +36,18 @@ SYMBOLS = (
 POLICIES = (
     *("snapkv", "h2o_obcache", "tova_obcache", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip"),
     *("plain", "h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova", "gated_chunkkv"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),
     *("fastcaote", "expected_attention", "key_norm", "attn_max", "exact_removal", "exact_zeroed", "kvzip_logit"),
     *("head_table", "recency", "random", "lagkv", "criticalkv", "kvpress", "cap", "kvzip_plus", "cur"),
 )
-"""A name that is a policy and a score stands at one place in both, and so has one colour."""
-LATER = (
-    *("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverage", "non_causal", "kvzap", "fastkvzip"),
-    "kvgrad",
-)
-"""Policies and scores beyond these places, where markers tell no longer apart what is alike in grey."""
+"""A name that is a policy and a score stands at one place in both, and so has one colour.
+
+Files of other policies and scores may name their places (`look:`), up to 143. Beyond these lists, markers no longer
+tell apart what is alike in grey.
+"""
 
 
 class Look(NamedTuple):
@@ -65,21 +71,32 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """
     names = list(dict.fromkeys(names))
     count = len(COLOURS) * len(MARKERS)
-    listed = {name: i for names_of_kind in (POLICIES, SCORES) for i, name in enumerate(names_of_kind)}
-    listed |= {name: count // 2 + i for i, name in enumerate(LATER)}
+    listed = places()
     bases = {name: policy_of(name) for name in names}
     wishes = {name: listed.get(base, crc32(base.encode()) % count) for name, base in bases.items()}
     order = sorted(names, key=lambda name: (listed.get(bases[name], count), name != bases[name]))
-    places: dict[str, int] = {}
+    found: dict[str, int] = {}
     for name in order:
-        if _is_free(wishes[name], places.values()):
-            places[name] = wishes[name]
+        if _is_free(wishes[name], found.values()):
+            found[name] = wishes[name]
     for name in order:
-        if name not in places:
+        if name not in found:
             after = [(wishes[name] + i) % count for i in range(count)]
-            unused = [place for place in after if place not in places.values()] or after
-            places[name] = next((place for place in unused if _is_free(place, places.values())), unused[0])
-    return {name: _look(places[name]) for name in names}
+            unused = [place for place in after if place not in found.values()] or after
+            found[name] = next((place for place in unused if _is_free(place, found.values())), unused[0])
+    return {name: _look(found[name]) for name in names}
+
+
+@cache
+def places() -> dict[str, int]:
+    """Return the place of each policy and score that has one. Never change the result."""
+    found = {name: place for names in (POLICIES, SCORES) for place, name in enumerate(names)}
+    for file in chain(usable_files("policy"), usable_files("score")):
+        text = file.read_text("utf-8", "replace")
+        if f"\n{LOOK}:" in text:
+            with suppress(yaml.YAMLError, TypeError):  # its own error comes where it is used
+                found[file.stem] = yaml.load(text, LOADER)[LOOK] % (len(COLOURS) * len(MARKERS))
+    return found
 
 
 def _is_free(place: int, places: Collection[int]) -> bool:

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from kvbench.records.rows import Describe
-from kvbench.report.selection import SHORT, flat
+from kvbench.report.brought import short
+from kvbench.report.selection import flat
 from kvbench.support.grouped import grouped
 
 UNKNOWN = "no description"
@@ -46,7 +47,7 @@ class Experiments:
 
     def __init__(self, axes: Iterable[str], describe: Describe, parts: Sequence[str] = ()) -> None:
         axes = tuple(axes)
-        self._axes = tuple(name for axis in axes for name in _SETTINGS.get(axis, (SHORT.get(axis, axis),)))
+        self._axes = tuple(name for axis in axes for name in _SETTINGS.get(axis, (short().get(axis, axis),)))
         self._parts = parts
         self._tells_apart = cache(self._is_beside_axes)
         self.columns = {name for axis in axes for name in (axis, *_COLUMNS.get(axis, ()))}

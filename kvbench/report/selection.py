@@ -9,15 +9,12 @@ import pyarrow as pa
 
 from kvbench.records import COLUMNS
 from kvbench.records.rows import Describe
+from kvbench.report.brought import left_out, short
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
-SHORT = {"reader": "reader.name"} | {f"policy.{part}": f"policy.{part}.kind" for part in ("apply", "heads", "layers")}
-"""Words of the command line for a setting of cells."""
-_UNNAMED = {"reader.name": "dense", "policy.apply.kind": "drop", "policy.page": 1, "policy.share": "head"}
-"""Values that the description of a cell does not name."""
 _LISTED = 12
 
 
@@ -93,14 +90,14 @@ def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def is_setting(key: str) -> bool:
     """Return whether a key of a selection names a setting of cells and no column of rows."""
-    return "." in key or key in SHORT
+    return "." in key or key in short()
 
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
     """Return a setting by its name on the command line, in the description of a cell; None if it has none."""
-    leaves, name = flat(description), SHORT.get(key, key)
+    leaves, name = flat(description), short().get(key, key)
     value = leaves.get(name)
-    return _UNNAMED.get(name) if value is None and "policy.name" in leaves else value
+    return left_out().get(name) if value is None and "policy.name" in leaves else value
 
 
 def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:

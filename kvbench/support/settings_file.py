@@ -4,6 +4,7 @@
     elsewhere: {paper: window 32, code: window 32, kvpress: window 64}  # defaults of other implementations
     verified: golden snapkv_*; tests/eviction/test_evict.py.  # what the method was compared with
     notes: {pool.kind: "S2: as the json of its experiments"}  # what there is to know of a value here, by setting
+    look: 72  # of a policy or a score: its place among the colours and markers of figures (kvbench.report.colours)
     _target_: package.module.Class  # from here on the settings that differ from the defaults of the class
 
 All of the words may be left out. What settings mean stands on the fields of the class. A file may stand for several
@@ -30,8 +31,8 @@ from kvbench.support.errors import UserError
 MEMBERS = "members"
 WORDS = ("says", "after")
 """Texts that a file with members has in the words of its members."""
-NOTES, ELSEWHERE, VERIFIED = "notes", "elsewhere", "verified"
-NO_SETTINGS = (*WORDS, NOTES, ELSEWHERE, VERIFIED, MEMBERS)
+NOTES, ELSEWHERE, VERIFIED, LOOK = "notes", "elsewhere", "verified", "look"
+NO_SETTINGS = (*WORDS, NOTES, ELSEWHERE, VERIFIED, LOOK, MEMBERS)
 """Keys of a file that are words about it."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

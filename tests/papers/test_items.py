@@ -1,7 +1,6 @@
 """Every file of conf/paper: its runs compose, its numbers are those of the CSV, its settings have sources."""
 
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from kvbench.config.compose import combinations, with_members
 from kvbench.config.entries import options
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.extras.probes.run import PREFIX
-from kvbench.papers.flops import ratios
 from kvbench.papers.item import item_of, names
 from kvbench.papers.page import page
 from kvbench.papers.published import published
@@ -121,6 +119,14 @@ def test_settings_name_their_sources(name):
                 if each.startswith("task.") and each not in is_set and "ours" not in source]  # fmt: skip
 
 
+def test_remarks_of_an_item_stand_below_its_tables():
+    remarked = [item for item in ITEMS.values() if item.remarks]
+    assert len(remarked) > 40
+    for item in remarked:
+        notes = page(item, published(item, paths.papers())).notes
+        assert notes[: len(item.remarks)] == item.remarks
+
+
 def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):
     words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o_obcache,snapkv", "score=attn"]
     settings = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
@@ -138,18 +144,3 @@ def test_a_task_with_a_schedule_of_its_own_is_composed_with_every_method():
     settings = parse(["task=ruler/niah_single_1,booksum/chapter", "policy=snapkv", "budget=64"])
     _, cells = cells_of(settings, set())
     assert [cell.schedule.prefill_block for cell in cells] == [None, 128]
-
-
-def test_costs_are_those_of_the_formulas():
-    """As eqs. 53 and 55 give: 1.27e-4, 9.8e-5 and 4.1e-5 where the paper prints 1.6e-4, 9.25e-5 and 6.45e-5."""
-    (item,) = [item for item in ITEMS.values() if item.kind == "costs"]
-    printed = published(item, paths.papers())
-    of_caote = {
-        int(at[item.keys.index("context_length")]): ratio.mean
-        for at, ratio in ratios(printed, item.keys).items()
-        if "caote" in at and any("prefill" in part for part in at)
-    }
-    assert [of_caote[tokens] for tokens in (4096, 8192, 32768)] == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)
-    other = replace(printed[0], at=tuple("attn" if part == "caote" else part for part in printed[0].at))
-    with pytest.raises(ValueError, match="allowed: caote, fastcaote"):
-        ratios([other], item.keys)

@@ -33,7 +33,7 @@ def check_commands(name, capsys):
     """The printed lines make the cells of the item, no more and no fewer."""
     cells = set()
     for line in commands(name, capsys):
-        probe = item_of(name).member
+        probe = item_of(name).own_settings
         assert line[:2] == ["kvbench", "probe" if probe else "run"]
         unused: set[str] = set()
         settings = parse([word for word in line[3 if probe else 2 :] if not word.startswith("probe.")])

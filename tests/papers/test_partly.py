@@ -5,7 +5,7 @@ import pytest
 from kvbench.papers.item import Item, Layout
 from kvbench.papers.numbers import averages, places
 from kvbench.tasks.longbench_averages import weights
-from tests.papers.test_wins import placed
+from tests.papers.made_up import placed
 
 LINE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(average="lava"))
 TABLE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(cols=("task",), average="lava"))

@@ -3,6 +3,7 @@
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.probes.item import ProbeItem
 from kvbench.papers.item import item_of, names
 
 
@@ -15,7 +16,8 @@ def planned(name, folder, capsys, *words):
 @pytest.mark.parametrize("name", ["kvzip/head_scores", "caote/table7", "lava/table14"])
 def test_a_probe_is_planned_without_model_and_data(name, tmp_path, capsys):
     plan = planned(name, tmp_path, capsys)
-    assert f"probe {item_of(name).member}" in plan
+    item = item_of(name)
+    assert isinstance(item, ProbeItem) and f"probe {item.probe}" in plan
     assert plan.count("kvbench data pull") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -8,12 +8,10 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.config.overrides import parse
 from kvbench.papers.cells import cells_of_item
-from kvbench.papers.item import Item, Layout, item_of, names
-from kvbench.papers.numbers import places
+from kvbench.papers.item import Item, item_of, names
 from kvbench.papers.published import published
 from kvbench.support import paths
 from tests.embedded import KV_HEADS, LAYERS
-from tests.papers.test_wins import placed
 
 parsed = cache(parse)
 
@@ -112,7 +110,7 @@ def test_obcache_figure_3b_has_both_models():
 def test_obcache_figure_3c_is_perplexity_by_size_with_a_quarter_recent():
     """Appendix C.2.2: of 1024 tokens 256 are recent and 4 sinks; StreamingLLM keeps 1020 recent, TOVA 1020 by score."""
     item = item_of("obcache/figure3c")
-    assert (item.layout.unit, item.layout.x, item.picture) == ("perplexity", "budget", "curves")
+    assert (item.layout.unit, item.picture) == ("perplexity", "curves")
     cells = [entry.cell for entry in cells_of_item(item, parse(["score=attn", "budget=1024"])).entries]
     protected = {
         cell.policy.name: (cell.policy.sink, cell.policy.resolve(0, 32768, cell.budget).recent) for cell in cells
@@ -134,32 +132,6 @@ def test_extraction_and_generation_are_apart(name):
     for kind, columns in (("extraction", EXTRACTION), ("generation", GENERATION)):
         mean = sum(columns) / len(columns)
         assert numbers[*of_model, kind, "lava", "lava", "128"] == pytest.approx(mean, abs=0.006)
-
-
-def test_figure_2_has_the_mean_of_its_models():
-    """LAVa, Section 5.2: average scores obtained with Qwen and Mistral."""
-    item = Item("x/y", "t", settings=("policy=lava",), layout=Layout(rows=("model", "policy"), mean="model"))
-    cells = [placed(("Mistral", "lava", "128"), "a", 0.2), placed(("Qwen", "lava", "128"), "b", 0.5)]
-    numbers = places(item, cells)
-    assert numbers["mean of Mistral, Qwen", "lava", "128"].mean == pytest.approx(0.35)
-    assert numbers["Qwen", "lava", "128"].mean == 0.5
-    assert set(places(item, cells[:1])) == {cells[0].at}
-
-
-def test_chunk_sizes_are_compared_by_relative_differences():
-    """KVzip, Reconstruction Chunk Size: |p_1k - p_2k| / p_2k, averaged over tasks."""
-    item = Item(
-        "x/y", "t", settings=("policy=kvzip",), layout=Layout(rows=("policy",), cols=("chunk",), relative="chunk")
-    )
-    tasks = {"a": (0.45, 0.50), "b": (0.60, 0.40), "c": (0.3, 0.0)}
-    cells = [
-        placed(("kvzip", chunk), task, mean)
-        for task, means in tasks.items()
-        for chunk, mean in zip(("1000", "2000"), means, strict=True)
-    ]
-    (number,) = places(item, cells).values()
-    assert number.mean == pytest.approx((0.05 / 0.50 + 0.20 / 0.40) / 2)
-    assert set(places(item, cells)) == {("kvzip", "1000 and 2000")}
 
 
 def test_table_14_is_lava_at_the_first_and_last_layer():
@@ -229,7 +201,8 @@ def test_figures_of_kvzip_run_with_their_models(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in names() if name.startswith("kvzip/") and item_of(name).kind == "table"]
+    "name",
+    [name for name in names() if name.startswith("kvzip/") and type(item_of(name)) is Item and item_of(name).all_runs],
 )
 def test_ratios_of_kvzip_are_of_the_context_and_short_examples_have_a_window_of_16(name):
     """Algorithm 1 scores the context's pairs; Baseline Methods: window 32, 16 for examples shorter than 1K tokens."""
@@ -258,7 +231,8 @@ def test_needles_of_caote_are_500_right_or_wrong(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in names() if name.startswith("kvzip/") and item_of(name).kind == "table"]
+    "name",
+    [name for name in names() if name.startswith("kvzip/") and type(item_of(name)) is Item and item_of(name).all_runs],
 )
 def test_samples_of_kvzip_are_contexts_with_all_their_questions(name):
     """eval.py --num 100; results/parse.py averages the questions of a context, then the contexts."""

@@ -1,9 +1,8 @@
-"""Power and smallest losses are those of the test, by simulation; a CUSUM adds up what lasts and forgets what ended."""
+"""Power and smallest losses are those of the test, by simulation."""
 
 import numpy as np
 import pytest
 
-from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired_tests import sign_flip
 from kvbench.report.stats.power import POWER, effective_prompts, power, smallest_loss
 
@@ -33,17 +32,3 @@ def test_prompts_count_and_answers_count_less() -> None:
     assert effective_prompts(np.full(50, 20.0), 1.0) == 50 and effective_prompts(np.full(50, 20.0), 0.0) == 1000
     assert 50 < effective_prompts(np.full(50, 20.0), 0.4) < 125
     assert effective_prompts(np.array([46.0, 1, 1, 1, 1]), 1.0) < 1.2, "nearly all questions are about one context"
-
-
-def test_losses_that_last_add_up_and_end() -> None:
-    def alarms(losses: list[float], effect: float = 0.2) -> list[bool]:
-        total, listed = 0.0, []
-        for loss in losses:
-            total = next_sum(total, loss, effect)
-            listed.append(is_alarm(total))
-        return listed
-
-    assert alarms([0.2, 0.2]) == [False, True]
-    assert alarms([0.14] * 6) == [False] * 4 + [True] * 2
-    assert not any(alarms([0.1] * 100)) and not any(alarms([0.19, 0.0] * 50))
-    assert alarms([1.0] * 9 + [0.0]) == [True] * 9 + [False], "one run without the loss ends it"

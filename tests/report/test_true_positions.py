@@ -21,10 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, TextArea
 
+from kvbench.extras.derived.wins import WinsItem, draw_wins
 from kvbench.extras.efficiency import latency
 from kvbench.extras.efficiency.tests.test_efficiency import timed as timed  # a fixture
 from kvbench.extras.probes import plot as probe
-from kvbench.papers.figures import draw_curves, draw_wins
+from kvbench.papers.figures import draw_curves
 from kvbench.papers.item import item_of
 from kvbench.papers.page import page
 from kvbench.papers.published import published
@@ -433,9 +434,10 @@ def test_published_curves_of_papers(name: str) -> None:
 
 def test_won_tasks_of_a_paper() -> None:
     item = item_of("lava/figure5")
+    assert isinstance(item, WinsItem)
     numbers = published(item, paths.papers())
     with canvas.styled():
-        figure = draw_wins(page(item, numbers))
+        figure = draw_wins(item, page(item, numbers))
     painted(figure)
     tops: list[float] = []
     for axis in figure.axes:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from kvbench.config.overrides import parse
 from kvbench.papers.cells import cells_of_item
-from kvbench.papers.item import At, Item
-from kvbench.papers.published import Published, published
+from kvbench.papers.item import At, Item, Published
+from kvbench.papers.published import published
 from kvbench.support.grouped import grouped
 from kvbench.tasks.needle import ANSWER
 from kvbench.tasks.task import Task
@@ -126,7 +126,7 @@ def parts_of(task: Task) -> int | None:
 def _is_mean(item: Item, number: Published) -> bool:
     """Return whether a number is a mean over samples that are not LongBench's."""
     layout = item.layout
-    if item.kind != "table" or item.mean_over != "questions" or layout.against or layout.relative or layout.wins:
+    if type(item) is not Item or layout.words or item.mean_over != "questions" or layout.against:
         return False
     if not number.value or number.flag.startswith("mean of") or number.unit not in SCALES:
         return False

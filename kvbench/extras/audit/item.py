@@ -6,7 +6,7 @@ from pathlib import Path
 from kvbench.extras.audit.pairs import Pair
 from kvbench.extras.audit.printed import SCALES, LinePair, PrintedLine, across, against_own, bests, printed_lines, swaps
 from kvbench.extras.audit.table import NEVER, Compared, report_of
-from kvbench.papers.item import KEYS, Item, item_of
+from kvbench.papers.item import Item, item_of
 from kvbench.papers.labels import LABEL_HEADS, method, names_of, printed_name
 from kvbench.papers.published import arms_of
 from kvbench.report.formats.table import Report
@@ -22,7 +22,7 @@ def audit_of(name: str, folder: Path) -> Report:
     Raises UserError for an unknown item, and for one that prints no means of several methods.
     """
     item = item_of(name)
-    only = {key: list(values) for key, values in item.only.items() if key in KEYS}
+    only = {key: list(values) for key, values in item.only.items()}
     of_tables = [line for line in printed_lines(item.paper, folder) if line["table"] in item.published]
     lines = [line for line in of_tables if line.is_of(only)]
     pairs = swaps(lines) or against_own(lines, item.paper) or across(lines, item.arms)

@@ -15,8 +15,9 @@ import yaml
 
 from kvbench.extras.audit.pairs import OF_POLICIES, OF_SCORES, Pair
 from kvbench.extras.audit.scores import kind_of_longbench, rows_of_longbench, scores_of
+from kvbench.papers.item import WORDS
 from kvbench.papers.labels import is_host
-from kvbench.papers.published import WORDS, Arms, arms_of, kind_of
+from kvbench.papers.published import Arms, arms_of, kind_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

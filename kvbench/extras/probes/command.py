@@ -65,7 +65,8 @@ def main(flags: argparse.Namespace) -> int:
     name, *words = flags.words or [""]
     from kvbench.extras.probes.numbers import probed
     from kvbench.extras.probes.run import probing_of
-    from kvbench.extras.probes.table import GROUPS, print_probed
+    from kvbench.extras.probes.table import GROUPS, report_of
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.plots.canvas import check_file
     from kvbench.report.tables.observation_note import differing
 
@@ -88,7 +89,7 @@ def main(flags: argparse.Namespace) -> int:
     numbers = probed(results.path, probing.samples)
     has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
     note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
-    print_probed(numbers, by, across, flags.format, flags.out or sys.stdout, note=note)
+    write_report(report_of(numbers, by, across, note=note), flags.format, flags.out or sys.stdout)
     tell_written(flags.out)
     if picture is not None:
         from kvbench.extras.probes.plot import draw_probed

@@ -1,6 +1,8 @@
 """An item of a paper that a probe measures."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pyarrow import Table
 
@@ -23,20 +25,40 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 
 
-class ItemProbe(ItemSweep):
-    """An item that a probe measures: its numbers are a table below the published ones."""
+@dataclass(frozen=True)
+class ProbeItem(Item):
+    """An item that a probe measures: its numbers are a table below the published ones.
 
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+    by: what the means of the table are by. quantity: of the measured numbers, the one that the paper prints. layers:
+    those that the paper prints; none are all.
+    """
+
+    probe: str = ""
+    by: tuple[str, ...] = ()
+    quantity: str | None = None
+    layers: tuple[str, ...] = ()
+
+    made_by: ClassVar[str] = "kvbench.extras.probes.item:ProbeSweep"
+    own_settings: ClassVar[str] = "probe"
+
+
+class ProbeSweep(ItemSweep):
+    """Cells that a probe judges."""
+
+    item: ProbeItem
+
+    def __init__(self, item: ProbeItem, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)
+        self.measured_by = ("probe", item.probe)
         if request.launcher.name != "none":
             raise UserError(f"launcher={request.launcher.name}: {item.name} is measured by a probe, in this process")
 
     def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
         """Return the cells as the probe judges them, the folder of its numbers, and what is missing of them."""
-        assert self.item.member is not None and self.cells.results is not None
+        assert self.cells.results is not None
         own = parse([word for run in self.item.all_runs for word in run])
         words = [*unless_named(own, self.request.overrides), *self.request.overrides]
-        probing = probing_cells(probe_of(self.item.member, words), [entry.cell for entry in self.cells.with_data])
+        probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.with_data])
         named = self.request.smoke or any(word.key == "results.dir" for word in words)
         results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
         return probing, results, probing.plan(results, self.request.retry_errors)
@@ -76,7 +98,7 @@ class ItemProbe(ItemSweep):
         entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.with_data}
         for mean in table.means_of(numbers, item.by) if item.quantity is not None else ():
             layer = str(mean.keys.get("layer"))
-            if mean.keys["quantity"] == item.quantity and layer in item.only.get("layer", (layer,)):
+            if mean.keys["quantity"] == item.quantity and layer in (item.layers or (layer,)):
                 entry = entries[mean.cell]
                 at = tuple(layer if key == "layer" else value for key, value in zip(item.keys, entry.at, strict=True))
                 computed[at] = Measured(

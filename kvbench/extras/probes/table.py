@@ -8,15 +8,12 @@ expanded percentile bootstrap from there on (`kvbench.report.stats.intervals`), 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
-from kvbench.report.output import FORMATS, check_format
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -35,6 +32,10 @@ LIMITS = {
     "spearman": (-1.0, 1.0),
 }
 """The range of each quantity; any number if it is not listed."""
+
+
+Interval = tuple[float | None, float | None, float | None]
+"""A mean and its limits; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +71,28 @@ def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> lis
     complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
     complete = complete.append_column("place", pa.array(range(len(complete)), pa.int64()))
     by_sample = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
-    samples_in_order = by_sample.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min").to_pylist()
-    means = []
+    in_order = by_sample.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min")
+    samples_in_order: list[dict[str, Any]] = in_order.to_pylist()
+    means: list[Mean] = []
     for values, samples in grouped(samples_in_order, lambda row: tuple(row[key] for key in keys)).items():
-        record = dict(zip(keys, values, strict=True))
+        record: dict[str, Any] = dict(zip(keys, values, strict=True))
         defined = [sample for sample in samples if sample["value_mean"] is not None]
         cell, quantity = record.pop("cell"), record["quantity"]
         interval = _interval([(sample["context_sha256"], sample["value_mean"]) for sample in defined], quantity)
         if percent and quantity in _SHARES:
-            interval = tuple(None if number is None else 100 * number for number in interval)
+            mean, low, high = interval
+            interval = _percent(mean), _percent(low), _percent(high)
             record["quantity"] = f"{quantity} (%)"
         means.append(Mean(record, cell, len(defined), len(samples) - len(defined), *interval))
     return means
 
 
-def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float | None, float | None, float | None]:
-    """Mean and limits of (cluster, value)."""
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _interval(values: Sequence[tuple[str | None, float]], quantity: str) -> Interval:
+    """Return the mean and its limits of (context, value). Values whose context is unknown are one cluster."""
     if not values:
         return None, None, None
     clusters = grouped(values, lambda pair: pair[0]).values()
@@ -99,20 +106,6 @@ def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float
     return mean, max(float(limits[0]), least), min(float(limits[1]), most)
 
 
-def print_probed(
-    numbers: pa.Table,
-    by: Sequence[str],
-    across: str,
-    format: str,
-    out: TextIO | Path,
-    percent: bool = False,
-    note: str = "",
-) -> None:
-    """Write the table, see `report_of`."""
-    check_format(format, FORMATS)
-    write_report(report_of(numbers, by, across, percent, note), format, out)
-
-
 def report_of(numbers: pa.Table, by: Sequence[str], across: str, percent: bool = False, note: str = "") -> Report:
     """For readers: what all lines have in common and ``note`` above them, in the columns the values of ``across``,
     shares x100 with ``percent``. For programs: one line per mean, all columns.
@@ -121,7 +114,7 @@ def report_of(numbers: pa.Table, by: Sequence[str], across: str, percent: bool =
     columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
     means = means_of(numbers, by)
     records = [{**vars(mean), **mean.keys} for mean in means]
-    errors = [error for error in numbers["error"].to_pylist() if error]
+    errors: list[str] = [error for error in numbers["error"].to_pylist() if error]
     failed = tuple(f"{errors.count(error)} failed: {error}" for error in dict.fromkeys(errors))
     means = means_of(numbers, by, percent) if percent else means
     return Report(

@@ -2,8 +2,9 @@
 
 Before anything is run, methods whose memory does not fit are left out. Then all others answer the first 8 prompts, 16,
 32 and so on, beside the full cache and from the same prefill. After each round those leave that are decided
-(`kvbench.report.stats.elimination`), and those that need as much memory as one that is good enough. A round is a sweep:
-its rows are as of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
+(`kvbench.extras.recommend.elimination`), and those that need as much memory as one that is good enough. A round is a
+sweep: its rows are as of `kvbench run`, so that an interrupted command continues, and a larger one begins where it
+ended.
 """
 
 from collections import Counter
@@ -16,13 +17,13 @@ from typing import NoReturn
 import numpy as np
 
 from kvbench.config.overrides import format_value, parse
+from kvbench.extras.recommend.anytime_tests import confidence, more_prompts
+from kvbench.extras.recommend.elimination import Evidence, decisions, next_levels
 from kvbench.extras.recommend.recommendation import Measured, Recommendation, Verdict
 from kvbench.records import Row, file_sizes
 from kvbench.records.row import SHARE
 from kvbench.report.experiments import Experiments
 from kvbench.report.selection import differences
-from kvbench.report.stats.anytime_tests import confidence, more_prompts
-from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE
 from kvbench.run.lengths import Lengths, lengths_of

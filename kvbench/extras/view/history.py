@@ -2,7 +2,7 @@
 
 A run is a results folder or a Parquet file of rows; the caller names the oldest first. Each is held against two runs:
 the last one that did not fail, and the anchor, so that neither a loss that stays nor many small ones pass. What each
-cell, and all of them, lost against the anchor is also summed over the runs (`kvbench.report.stats.cusum`). Timed steps
+cell, and all of them, lost against the anchor is also summed over the runs (`kvbench.extras.view.cusum`). Timed steps
 and the run as a whole must not become slower than the last run that did not fail by more than their noise.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from kvbench.extras.view.cusum import is_alarm, next_sum
 from kvbench.extras.view.page import check_page
 from kvbench.extras.view.rendered import rendered
 from kvbench.records import ResultsFolder, Row, read_processes
@@ -30,7 +31,6 @@ from kvbench.report.formats.data import write_json
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.rows import code_reader, describer, load_table
-from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.report.tables.cost import costs

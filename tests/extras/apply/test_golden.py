@@ -4,7 +4,6 @@ scripts/golden_apply.py makes them.
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from kvbench.eviction.step import Kind
 from kvbench.extras.conformance.golden.case import make_score
 from kvbench.extras.merging.merging import D2O, CaM, Nearest
 from kvbench.extras.stores.channels import ThinK
-from scripts.golden_apply import FOLDER, SHAPE, chances, made_up
+from scripts.golden_apply import FOLDER, chances, made_up
 from tests.arrays import layer_of
 
 KINDS = {kind().kind: kind for kind in (D2O, CaM, Nearest, ThinK)}
@@ -100,17 +99,3 @@ def test_the_whole_eviction_gives_what_a_press_leaves(case: dict[str, Any], monk
         if case[name] is not None:
             expected = torch.tensor(case[name]).flatten(0, 1)
             assert torch.allclose(getattr(after, name), expected, rtol=1e-4, atol=2e-5)
-
-
-def test_rows_of_a_window_that_skips_tokens_end_before_them() -> None:
-    queries, keys, values = arrays_of({"seed": 1, "shape": SHAPE | {"tokens": 60}})
-    cache = KVCache((layer_of(queries, keys, values),), 60)
-    shorter = KVCache((layer_of(queries[:, :53], keys[:, :53], values[:, :53]),), 53)
-    for apply in (D2O(), CaM(), Nearest()):
-        policy = Policy("p", window=8, recent=4, window_skips=7, steps=(apply,))
-        (after,) = Eviction(policy, make_score("attn", {}), TokenBudget(27))(cache).layers
-        (alone,) = Eviction(replace(policy, window_skips=0), make_score("attn", {}), TokenBudget(20))(shorter).layers
-        for head in range(2):
-            mine = slice(27 * head, 27 * head + 20)
-            assert torch.equal(after.values[mine], alone.values[20 * head : 20 * head + 20]), apply.kind
-            assert torch.equal(after.values[27 * head + 20 : 27 * head + 27], values[head, 53:])

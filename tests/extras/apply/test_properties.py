@@ -7,42 +7,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache, LayerCache
-from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
-from kvbench.eviction.budget import TokenBudget
-from kvbench.eviction.evict import Eviction
-from kvbench.eviction.incremental import IncrementalEviction, check_steps
+from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyNorm
-from kvbench.eviction.step import Drop, Kind, Step
-from kvbench.extras.merging import merging
+from kvbench.eviction.step import Kind, Step
 from kvbench.extras.merging.merging import D2O, CaM, Nearest
 from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.channels import ThinK
-from kvbench.extras.stores.quantized import CHANNELS
 from kvbench.support.errors import UserError
 from tests.arrays import random_cache, random_layer
+from tests.extras.apply.made_up import TOKENS, applied, evicting, kept_masks
 
-TOKENS = 23
 MERGES = (D2O(), CaM(spread=3), Nearest())
 ALL = (*MERGES, ThinK(window=4, recent=3))
-kept_masks = st.lists(st.lists(st.booleans(), min_size=TOKENS, max_size=TOKENS), min_size=2, max_size=2)
-
-
-def applied(apply: Kind, layer: LayerCache, kept: Tensor) -> tuple[LayerCache, LayerCache]:
-    """The kept pairs of a layer, and what becomes of them."""
-    rows = layer.observed(apply.rows(5, TOKENS)) if apply.reads_rows else None
-    plain = layer.select(kept)
-    return plain, apply.change(layer, kept, plain, rows, "paper")
-
-
-def evicting(apply: Step, pairs: int, **fields: object) -> Eviction:
-    """A policy with a window of 8, on random caches."""
-    return Eviction(Policy("p", window=8, recent=4, steps=(apply,), **fields), Attention(), TokenBudget(pairs))  # type: ignore[arg-type]
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,46 +36,6 @@ def test_pairs_positions_and_heads_stay_what_was_selected(
     assert after.keys.isfinite().all() and after.values.isfinite().all()
     if not isinstance(apply, D2O | ThinK):
         assert torch.equal(after.keys, plain.keys)
-
-
-@settings(max_examples=25, deadline=None)
-@given(kept_masks, st.integers(0, 3), st.sampled_from([D2O(), D2O(beta=0), Nearest(), Nearest(threshold=0.5)]))
-def test_merged_pairs_lie_between_what_the_head_held(kept: Sequence[Sequence[bool]], seed: int, apply: Kind) -> None:
-    """Weights are 0 or more and add up to 1: every channel is between its least and its greatest number."""
-    layer, mask = random_layer(TOKENS, seed=seed), torch.tensor(kept)
-    _, after = applied(apply, layer, mask)
-    for name in ("keys", "values"):
-        held, merged = getattr(layer, name).view(2, TOKENS, -1), getattr(after, name).split(after.lengths)
-        for before, pairs in zip(held, merged, strict=True):
-            assert (pairs >= before.amin(dim=0) - 1e-5).all() and (pairs <= before.amax(dim=0) + 1e-5).all()
-
-
-@pytest.mark.parametrize("apply", MERGES, ids=lambda apply: apply.kind)
-def test_where_nothing_is_evicted_nothing_changes(apply: Kind) -> None:
-    cache = random_cache(TOKENS)
-    assert evicting(apply, TOKENS)(cache) is cache
-    apart = evicting(apply, TOKENS, layout="query_heads")(cache)
-    plain = evicting(Drop(), TOKENS, layout="query_heads")(cache)
-    for layer, expected in zip(apart.layers, plain.layers, strict=True):
-        assert torch.equal(layer.keys, expected.keys) and torch.equal(layer.values, expected.values)
-
-
-@pytest.mark.parametrize("apply", [ThinK(ratio=0), ThinK(ratio=0.05), Drop()], ids=str)
-def test_a_ratio_that_removes_no_channel_is_drop(apply: Kind) -> None:
-    cache = random_cache(TOKENS, window=TOKENS)
-    for pairs in (9, TOKENS):
-        for layer, expected in zip(
-            evicting(apply, pairs)(cache).layers, evicting(Drop(), pairs)(cache).layers, strict=True
-        ):
-            assert torch.equal(layer.keys, expected.keys) and torch.equal(layer.values, expected.values)
-            assert CHANNELS not in layer.by_head
-
-
-def test_channels_are_removed_where_nothing_is_evicted_too() -> None:
-    (layer,) = evicting(ThinK(ratio=0.5, window=4, recent=3), TOKENS)(random_cache(TOKENS, layers=1)).layers
-    keys, _ = layer.dense
-    assert layer.by_head[CHANNELS].shape == (2, 5)
-    assert ((keys[:, :-3] == 0).sum(dim=2) == 5).all() and (keys[:, -3:] != 0).all()
 
 
 @pytest.mark.parametrize("apply", ALL, ids=lambda apply: apply.kind)
@@ -127,42 +67,6 @@ def test_half_precision_stays_and_untouched_pairs_keep_their_bits(apply: Kind) -
     assert after.keys.dtype == after.values.dtype == torch.bfloat16
     changed = (after.values != plain.values).any(dim=1).view(2, -1).sum(dim=1)
     assert (changed <= {"d2o": 1, "nearest": 1, "cam": 3, "think": 0}[apply.kind]).all()
-
-
-def test_many_keys_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, kept = random_layer(TOKENS), torch.arange(TOKENS).expand(2, -1) % 3 == 0
-    _, whole = applied(D2O(), layer, kept)
-    monkeypatch.setattr(merging, "MOST_PRODUCTS", 20)
-    _, parts = applied(D2O(), layer, kept)
-    assert torch.allclose(whole.keys, parts.keys) and torch.allclose(whole.values, parts.values)
-
-
-@pytest.mark.parametrize("apply", MERGES, ids=lambda apply: apply.kind)
-def test_later_evictions_merge_too_and_remember_the_threshold(apply: Kind) -> None:
-    """Two evictions from one layer of ragged heads; a score that reads no queries lets CaM read them."""
-    policy, score = Policy("p", window=4, steps=(apply,)), KeyNorm()
-    begun = Eviction(replace(policy, heads=FlatHeads()), score, TokenBudget(12))(random_cache(TOKENS, layers=1)).layers[
-        0
-    ]
-    plain = Eviction(replace(policy, heads=FlatHeads(), steps=()), score, TokenBudget(12))(
-        random_cache(TOKENS, layers=1)
-    ).layers[0]
-    assert len(set(begun.lengths)) == 2 and torch.equal(begun.positions, plain.positions)
-    new = random_layer(6, seed=3)
-    results = []
-    for start, step_policy in ((begun, policy), (plain, replace(policy, steps=()))):
-        grown = start.append(*new.dense, TOKENS)
-        rows = replace(new.windows[0], lse=torch.full_like(new.windows[0].lse, 3.0))
-        evictor = IncrementalEviction(Eviction(step_policy, score, TokenBudget(12)), 12, decoding=True)
-        results.append((grown, evictor.step(grown, rows).layer))
-    (grown, after), (_, dropped) = results
-    assert (merging.THRESHOLDS in after.by_head) == (apply.kind == "d2o")
-    if apply.kind == "d2o":
-        before, later = (layer.by_head[merging.THRESHOLDS] for layer in (begun, after))
-        assert not torch.equal(before, later)
-        without = KVCache((replace(after, by_head={}),), 29)
-        assert KVCache((after,), 29).bytes_allocated - without.bytes_allocated == 8
-    assert after.lengths == dropped.lengths and (after.values != grown.values[: len(after.values)]).any()
 
 
 @pytest.mark.parametrize(

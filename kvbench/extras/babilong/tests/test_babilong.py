@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.extras.babilong.babilong import names_only
 from kvbench.extras.babilong.tests import rows as babilong_rows
@@ -19,11 +18,6 @@ from tests.tasks.versions import GOLDEN
 OFFICIAL = json.loads((GOLDEN / "prompts" / "babilong.json").read_text("utf-8"))
 COPIES = "KVBENCH_BABILONG"
 LABELS = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
-
-
-@pytest.fixture(scope="module")
-def tokens() -> TokensOf:
-    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
 
 
 @pytest.fixture

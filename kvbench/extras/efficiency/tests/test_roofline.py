@@ -1,17 +1,10 @@
 """Work reckoned by hand, by loops, and as CAOTE prints it."""
 
-import csv
-from dataclasses import replace
-from pathlib import Path
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.extras.efficiency import roofline
-from kvbench.papers import flops
-from kvbench.support import paths
 from tests.models.conftest import tiny_llama
 
 SHAPE = roofline.Shape(inner=1000, head=70, bytes_each=2, heads=6, kv_heads=3, head_dim=5, windows=(None, 4))
@@ -56,52 +49,3 @@ def test_the_shape_of_a_model_counts_its_matrices() -> None:
     assert (shape.heads, shape.kv_heads) == (config.num_attention_heads, config.num_key_value_heads)
     assert len(shape.windows) == config.num_hidden_layers
     assert roofline.weight_bytes(model) > shape.pass_bytes * (torch.float32.itemsize // shape.bytes_each) - 1
-
-
-def test_the_equations_of_caote_by_hand() -> None:
-    """Two layers, hidden size 3, keys 1, feed-forward 5, vocabulary 11, 4 tokens."""
-    sizes = flops.Sizes(2, 3, 1, 5, 11)
-    assert flops.prefill(sizes, 4) == 2 * 2 * 4 * 3 * (3 + 1 + 5 + 8 + 6) + 33
-    assert flops.generation(sizes, 4) == 2 * 2 * 3 * 23 + 33
-    assert flops.caote(sizes, 4) == 2 * 4 * 24
-    assert flops.fastcaote(sizes, 4) == 2 * 4 * 15 + 2
-    assert flops.in_blocks(sizes, 20, 8, 4) == 3 * flops.caote(sizes, 12)
-    assert flops.in_blocks(sizes, 8, 8, 4) == 0
-
-
-def printed() -> list[tuple[int, str, str, str, bool]]:
-    with (Path(paths.papers()) / "caote.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"] == "table 6"]
-    return [
-        (int(row["context_length"]), row["score"], row["protocol"], row["value"], bool(row["flag"])) for row in rows
-    ]
-
-
-@pytest.mark.parametrize(("tokens", "score", "over", "value", "flagged"), printed())
-def test_table_6_of_caote(tokens: int, score: str, over: str, value: str, flagged: bool) -> None:
-    """Table 6b is what its equations give, to the digits printed. Table 6a is not: the numbers of both columns
-    are off by more than rounding, and the file flags them.
-    """
-    added = flops.caote if score == "caote" else flops.fastcaote
-    whole = flops.generation if "generated" in over else flops.prefill
-    ratio = added(flops.LLAMA_31_8B, tokens) / whole(flops.LLAMA_31_8B, tokens)
-    if whole is flops.generation:
-        assert not flagged
-        assert round(ratio, len(value) - 2) == float(value)
-    else:
-        assert flagged
-        assert 0.6 < ratio / float(value) < 1.1 and f"{ratio:.2e}" != f"{float(value):.2e}"
-
-
-def test_scoring_every_block_is_more_than_a_thousandth() -> None:
-    """The paper says below 0.1 % of the prefill; its own protocol (budget 2048, blocks of 128) takes more at 4K and 8K,
-    and a step of generation at that budget takes 28 %.
-    """
-    model = flops.LLAMA_31_8B
-    shares = [
-        flops.in_blocks(model, tokens, 2048, 128) / flops.prefill(model, tokens) for tokens in (4096, 8192, 32768)
-    ]
-    assert [f"{share:.2e}" for share in shares] == ["1.08e-03", "1.25e-03", "6.56e-04"]
-    step = flops.caote(model, 2048) / flops.generation(model, 2048)
-    assert f"{step:.2f}" == "0.28"
-    assert flops.caote(replace(model, layers=64), 2048) == 2 * flops.caote(model, 2048)

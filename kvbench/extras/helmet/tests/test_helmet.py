@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.helmet.helmet import Helmet
@@ -24,18 +23,6 @@ from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "helmet.json").read_text("utf-8"))
 TASKS = OFFICIAL["tasks"]
-
-
-@pytest.fixture(scope="module")
-def tokens() -> TokensOf:
-    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("helmet")
-    helmet_rows.write(folder)
-    return folder
 
 
 def task(name: str, root: Path, **fields: Any) -> Helmet:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2, chosen_letter
@@ -33,11 +32,6 @@ def write(root: Path, *rows: Any) -> None:
 def task(root: Path, **fields: Any) -> LongBenchV2:
     settings: dict[str, Any] = {"truncation": "middle", "max_prompt_tokens": 120000}
     return LongBenchV2(name="longbench_v2", root=str(root), **settings | fields)
-
-
-@pytest.fixture
-def tokens() -> TokensOf:
-    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
 
 
 @pytest.mark.parametrize(("answer", "letter"), OFFICIAL["answers"])

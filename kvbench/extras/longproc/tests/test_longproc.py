@@ -22,13 +22,6 @@ from tests.tasks.versions import GOLDEN
 OFFICIAL = json.loads((GOLDEN / "prompts" / "longproc.json").read_text("utf-8"))
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("longproc")
-    longproc_rows.write(folder)
-    return folder
-
-
 def load_task(name: str, root: Path, **fields: Any) -> tuple[LongProc, list[Sample | InvalidSample]]:
     task = task_of(f"longproc/{name}", str(root), **fields)
     assert isinstance(task, LongProc)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.nolima.nolima import NoLiMa
@@ -21,18 +20,6 @@ from tests.models.tokenizers import of_bytes
 from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "nolima.json").read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def tokens() -> TokensOf:
-    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nolima")
-    nolima.write(folder)
-    return folder
 
 
 def task(root: Path, **fields: Any) -> NoLiMa:

@@ -79,10 +79,10 @@ def copied(folder: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def write(root: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Files of these rows under `root`."""
+def write(root: Path, rows: dict[str, list[dict[str, Any]]] | None = None) -> None:
+    """Files of these rows under `root`; of made-up ones by default."""
     (root / "ruler_v2").mkdir()
-    for name, content in rows.items():
+    for name, content in (rows or made_up()).items():
         text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in content)
         (root / "ruler_v2" / f"{name}.jsonl").write_text(text, "utf-8")
 

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.ruler_v2.mmlu import ordinal
@@ -28,18 +27,6 @@ OFFICIAL = json.loads((GOLDEN / "prompts" / "ruler_v2.json").read_text("utf-8"))
 COPIES = "KVBENCH_RULER_V2"
 NUMBERS = {"ruler_v2/mk_niah_basic": 1, "ruler_v2/mv_niah_basic": 4}
 Case = tuple[str, str, int, int, int, str]
-
-
-@pytest.fixture(scope="module")
-def tokens() -> TokensOf:
-    return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("made_up")
-    ruler_v2_rows.write(root, ruler_v2_rows.made_up())
-    return root
 
 
 @pytest.fixture(scope="module")

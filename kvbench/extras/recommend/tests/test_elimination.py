@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kvbench.report.stats.anytime_tests import confidence, more_prompts, p_above, p_below
-from kvbench.report.stats.elimination import Evidence, decisions, next_levels
+from kvbench.extras.recommend.anytime_tests import confidence, more_prompts, p_above, p_below
+from kvbench.extras.recommend.elimination import Evidence, decisions, next_levels
 
 
 def drawn(generator: np.random.Generator, prompts: int, lost: float, won: float = 0.0) -> np.ndarray:

@@ -1,30 +1,12 @@
 """Counting on how many tasks one of a pair is better (LAVa, Figure 5)."""
 
-from dataclasses import fields
-from types import SimpleNamespace
-from typing import Any
-
-from kvbench.papers.item import Item, Layout, item_of
-from kvbench.papers.numbers import Placed, places
-from kvbench.papers.published import count_wins, published
-from kvbench.report.tables.summary import Summary
+from kvbench.extras.derived.wins import WinsItem, measured_wins
+from kvbench.papers.item import item_of
+from kvbench.papers.published import published
 from kvbench.support import paths
+from tests.papers.made_up import placed
 
-UNIT = {"task": "", "model": "", "policy": "", "budget": "", "cell": "", "errors": 0, "blanks": 0, "rate": True}
-PAIR = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(wins=(("mine", "theirs"),)))
-
-
-def summary(mean, n):
-    blank: dict[str, Any] = {field.name: None for field in fields(Summary)}
-    return Summary(**(blank | UNIT | {"mean": mean, "n": n}))
-
-
-def placed(at, task, mean, n=1, samples=1, differs=()):
-    """A cell that stands where a layout has it, of which only the task matters."""
-    cell: Any = SimpleNamespace(
-        task=SimpleNamespace(name=task, num_answers=samples), policy=SimpleNamespace(accepts=("budget",))
-    )
-    return Placed(cell, at, differs, summary(mean, n))
+PAIR = WinsItem("x/y", "t", settings=("policy=h2o_obcache",), pairs=(("mine", "theirs"),))
 
 
 def at(policy, budget="64"):
@@ -40,7 +22,7 @@ def test_a_tie_is_won_by_neither_and_a_task_of_one_alone_does_not_count():
         "e": {at("mine", "96"): 9.0, at("theirs"): 1.0},
     }
     means = [(task, place, mean) for task, places in numbers.items() for place, mean in places.items()]
-    assert count_wins(PAIR, means) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
+    assert PAIR.wins(means) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
 
 
 def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
@@ -50,7 +32,7 @@ def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
         placed(at("mine"), "b", 0.5, samples=2, differs=("task.samples=2 instead",)),
         placed(at("theirs"), "b", 0.75),
     ]
-    measured = places(PAIR, cells)
+    measured = measured_wins(PAIR, cells)
     mine, theirs = measured[at("mine")], measured[at("theirs")]
     assert (mine.mean, mine.n, mine.failed, theirs.mean, theirs.failed) == (1, 2, 1, 1, 0)
     assert mine.differs == ("task.samples=2 instead",)

@@ -13,11 +13,27 @@ and FastCAOTE 7.2e-5, 5.6e-5, 2.4e-5; 1.6e-4, 9.25e-5, 6.45e-5 and 8.9e-5, 5.28e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kvbench.papers.item import At
+from kvbench.papers.item import At, Item, Published
 from kvbench.papers.numbers import Measured
-from kvbench.papers.published import Published
+from kvbench.papers.page import page
+from kvbench.papers.sweep import PrintedPage, Result
 from kvbench.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class FlopsItem(Item):
+    """An item whose numbers come from the formulas."""
+
+    made_by: ClassVar[str] = "kvbench.extras.derived.flops:FlopsPage"
+
+
+class FlopsPage(PrintedPage):
+    """Printed numbers, and numbers of the formulas; nothing is measured."""
+
+    def run(self) -> Result:
+        return Result(page(self.item, self.printed, computed=ratios(self.printed, self.item.keys)).report())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which of several methods lose too much, decided while prompts come in.
 
-Each method has two tests, which may be looked at at any time (`kvbench.report.stats.anytime_tests`): that it loses
+Each method has two tests, which may be looked at at any time (`kvbench.extras.recommend.anytime_tests`): that it loses
 more than is tolerated, and that it loses less. Holm's procedure over all methods, once for each of the two questions,
 keeps the chance of any wrong answer to it at alpha, over all methods and looks: a p of `anytime_tests` stays valid
 however often it was looked at, and the procedure needs no independence. Methods that were decided get no further
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvbench.report.stats.anytime_tests import p_above, p_below
+from kvbench.extras.recommend.anytime_tests import p_above, p_below
 from kvbench.report.stats.paired_tests import holm
 from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE
 
