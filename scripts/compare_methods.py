@@ -28,7 +28,8 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.records import read_rows
 from kvbench.report.plots.canvas import save, styled
 from kvbench.report.stats.intervals import mean_interval
-from kvbench.run.plan import Cell, plan
+from kvbench.run.cell import Cell
+from kvbench.run.plan import plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.samples import samples_of
 

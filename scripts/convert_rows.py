@@ -22,7 +22,7 @@ from kvbench.records.moments import as_metadata, spans_of
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.parquet_rows import descriptions_of, metadata_of
 from kvbench.records.row import COLUMNS, HIGHER, LOWER, SCHEMA, SHARE, with_checksum
-from kvbench.run.plan import canonical, digest
+from kvbench.run.cell import canonical, digest
 
 TABLE = Path(__file__).parents[1] / "results" / "earlier_cells.csv"
 POLICIES = {

@@ -27,8 +27,8 @@ from kvbench.eviction.scores.window import blocks, chunks
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.prompts.prompt import Prompt, TokensOf
 from kvbench.report.plots.canvas import save, styled
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import eviction_of, incremental_eviction
-from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import prompt_of
 from kvbench.tasks.task import Sample
 

@@ -45,7 +45,7 @@ def test_declarations_lists_and_records_import_nothing_heavy() -> None:
     """Completion and help of a command come from its declaration, within the time of a key press."""
     heavy = ("torch", "transformers", "hydra", "pandas")
     by_help = (*heavy, "omegaconf", "pydantic", "rich", "numpy", "pyarrow")
-    of_library = "import kvbench.run.plan; assert callable(kvbench.run) and kvbench.run.plan.Cell"
+    of_library = "import kvbench.run.plan; assert callable(kvbench.run) and kvbench.run.cell.Cell"
     declared = [f"declared({name!r}).format_help()" for name in commands()]
     helped = [f"main({words!r})" for words in (["--help"], ["--version"], [])]
     lists = (["list", "policies", "snapkv"], ["list", "settings", "policy"])

@@ -39,9 +39,10 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.wide_head import widen
 from kvbench.records import Row
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, Task
 

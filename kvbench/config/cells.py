@@ -12,7 +12,7 @@ from kvbench.config.validation import validated
 from kvbench.eviction.budget import Budget, ByteBudget, TokenBudget, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
 from kvbench.records.labels import PAPER
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.run.settings import Data, Reference, Results
 from kvbench.support.errors import UserError
 from kvbench.support.facts import check

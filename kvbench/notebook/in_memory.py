@@ -30,9 +30,9 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
 from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import KeptSets
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.memory import bytes_of_token
-from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError

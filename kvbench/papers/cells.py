@@ -10,7 +10,7 @@ from kvbench.config.overrides import Override, parse
 from kvbench.papers.item import At, Item
 from kvbench.papers.numbers import Placed
 from kvbench.papers.published import kind_of
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.run.settings import Results
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import NoData

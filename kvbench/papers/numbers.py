@@ -8,7 +8,7 @@ from statistics import fmean
 from kvbench.papers.item import At, Item
 from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import Summary
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import weights
 

@@ -13,10 +13,11 @@ from statistics import fmean
 from kvbench.eviction.evict import scores_alike
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
 from kvbench.records.rows import recorded, with_values
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch.slurm import Slurm
-from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, Shard, shards_of
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, Shard, shards_of
 from kvbench.run.plan_memory import memory_of
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError

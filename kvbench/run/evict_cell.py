@@ -25,8 +25,8 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
+from kvbench.run.cell import Cell
 from kvbench.run.memory import is_copied_later
-from kvbench.run.plan import Cell
 from kvbench.run.rows import EvictionResult
 
 MASKS = 2**28

@@ -21,8 +21,9 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, ends
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import HeldCache, batch_of, clock
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample

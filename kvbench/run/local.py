@@ -20,8 +20,9 @@ from kvbench.models.prompts.prompt import stop_tokens
 from kvbench.records.environment import environment
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail, PromptRecord
+from kvbench.run.cell import check_model_unchanged, describe_model
 from kvbench.run.memory import out_of_memory
-from kvbench.run.plan import PrefillGroup, PrefillJob, check_model_unchanged, describe_model
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
 from kvbench.run.rows import JobResult

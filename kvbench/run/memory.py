@@ -21,7 +21,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.shared_gpus import processes_of_gpu
 
 SHARE = 0.9

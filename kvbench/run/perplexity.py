@@ -14,10 +14,11 @@ from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_continuation
 from kvbench.records.sidecars import Curve, KeptDetail
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import halve_on_oom, most_together
-from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun

@@ -14,6 +14,7 @@ from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import cache_heads, sliding_windows
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.cell import Cell
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import (
     HIDDEN,
@@ -24,7 +25,7 @@ from kvbench.run.memory import (
     rankings_of,
     text_and_dtype,
 )
-from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.run.plan import PrefillGroup
 
 MIB = 2**20
 

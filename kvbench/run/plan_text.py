@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvbench.report.formats.table import Table, TableRow
 from kvbench.report.formats.text import plain_lines
+from kvbench.run.cell import Cell
 from kvbench.run.estimate import Submission
-from kvbench.run.plan import Cell
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, size
 

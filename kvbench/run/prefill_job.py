@@ -22,6 +22,7 @@ from kvbench.models.prompts.reasoning import final_of_ids, turn_before
 from kvbench.records.row import Row
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import (
     HeldCache,
     SharedPrefill,
@@ -30,7 +31,7 @@ from kvbench.run.evict_cell import (
     evict_cells,
     incremental_eviction,
 )
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import PrefillJob
 from kvbench.run.rows import (
     EvictionResult,
     JobResult,

@@ -16,8 +16,9 @@ from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
 from kvbench.models.loading.weights import random
 from kvbench.run import memory, plan_memory
+from kvbench.run.cell import Cell
 from kvbench.run.lengths import Lengths, lengths_of
-from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.run.plan import PrefillGroup
 from kvbench.support.quantity import size
 
 

@@ -12,7 +12,8 @@ from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records.row import CUT, WHOLE, Row
 from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.cell import Cell
+from kvbench.run.plan import PrefillJob
 from kvbench.tasks.task import Ending, Final, InvalidSample, Sample
 
 if TYPE_CHECKING:

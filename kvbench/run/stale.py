@@ -9,7 +9,7 @@ import pyarrow as pa
 from kvbench.records import NO_SOURCE, ResultsFolder
 from kvbench.records.environment import source
 from kvbench.records.rows import within
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, shortened

@@ -16,8 +16,9 @@ from kvbench.config.settings import build
 from kvbench.config.validation import validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
+from kvbench.run.cell import Cell
 from kvbench.run.launch.local import Launcher
-from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.run.plan import Plan, Shard, plan
 from kvbench.run.settings import Results
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import MissingFile, UserError

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kvbench.records.labels import policy_of
 
 if TYPE_CHECKING:
-    from kvbench.run.plan import Cell
+    from kvbench.run.cell import Cell
 
 PROMPTS = 50
 """Of each task."""

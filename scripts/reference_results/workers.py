@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from kvbench.records import KeptDetail
-    from kvbench.run.plan import Cell, Plan, PrefillGroup
+    from kvbench.run.cell import Cell
+    from kvbench.run.plan import Plan, PrefillGroup
     from kvbench.run.stale import Stale
 
 FILE = "parts.json"

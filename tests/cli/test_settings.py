@@ -7,7 +7,7 @@ import pytest
 
 from kvbench.config.entries import options
 from kvbench.config.overrides import parse
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.work.planned import checked
 from tests.cli.conftest import Command, rows_of
 

@@ -14,8 +14,8 @@ from kvbench.config.compose import combinations
 from kvbench.config.entries import parsed
 from kvbench.config.overrides import format_value, parse
 from kvbench.eviction.scores.kvzip import KVzip
+from kvbench.run.cell import Cell
 from kvbench.run.memory import token_bytes
-from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 
 SWEEP = (

@@ -7,7 +7,7 @@ import pytest
 
 from kvbench.models.loading.spec import ModelSpec, template_arguments
 from kvbench.models.prompts.chat import after_answer, around, check_chat, give_arguments, render, split, uses_template
-from kvbench.run.plan import describe_model
+from kvbench.run.cell import describe_model
 from kvbench.tasks.task import Sample, Turn
 from tests.models.tokenizers import TURNS, of_bytes
 

@@ -21,7 +21,7 @@ from kvbench.report.compare.survivors import survivors
 from kvbench.report.tables.footprint import footprints
 from kvbench.report.tables.pivot import arrange
 from kvbench.report.tables.summary import summaries
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.work.planned import plan_sweep

@@ -8,8 +8,8 @@ from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run import code as cell_code
+from kvbench.run.cell import Cell
 from kvbench.run.code import Code, code_of
-from kvbench.run.plan import Cell
 from kvbench.support import syntax
 from kvbench.support.syntax import NoSource
 

@@ -30,8 +30,9 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import build
 from kvbench.records import Row
+from kvbench.run.cell import Cell
 from kvbench.run.conversations import ConversationJob
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import hash_ids
 from tests.conversations import Conversations

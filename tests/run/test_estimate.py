@@ -11,8 +11,9 @@ from kvbench.cli.main import main
 from kvbench.eviction.schedule import Schedule
 from kvbench.extras.stores.packed import Packed
 from kvbench.records import Row, read_processes, read_rows
+from kvbench.run.cell import Cell
 from kvbench.run.estimate import STEP_CELLS, SimilarRuns, estimate, first_prompts, starting
-from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.plan import Plan, plan
 from kvbench.run.plan_text import total_text
 from kvbench.run.rows import error_row
 from tests.questions import Questions

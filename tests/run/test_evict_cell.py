@@ -19,8 +19,8 @@ from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, evict_cell, eviction_of
-from kvbench.run.plan import Cell
 from tests.arrays import random_cache
 from tests.questions import Questions
 

@@ -16,7 +16,8 @@ from kvbench.extras.merging.merging import D2O
 from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.packed import Packed
-from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
+from kvbench.run.cell import Cell, describe, describe_model, describe_task
+from kvbench.run.plan import plan
 from tests.run.test_prefill_job import cells
 
 

@@ -20,10 +20,11 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, StopRequested, read_rows
 from kvbench.run import joint_batch, memory, runner
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.local import LocalSession
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
 from tests.models.conftest import tiny_llama

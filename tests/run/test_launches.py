@@ -22,8 +22,9 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cells
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
 from tests.models.counted import TOKENS, counted, small_engine

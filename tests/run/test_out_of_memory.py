@@ -19,9 +19,10 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Prefill
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import answers, local, runner
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.memory import SHARE, halve_on_oom, out_of_memory, reads_at_once
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import ALL, prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
 from tests.models.conftest import tiny_llama

@@ -13,7 +13,8 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.random import Random
 from kvbench.models.loading.spec import HASHED, ModelSpec, content_hash
-from kvbench.run.plan import Cell, PrefillGroup, plan
+from kvbench.run.cell import Cell
+from kvbench.run.plan import PrefillGroup, plan
 from kvbench.tasks.ruler.niah import Niah
 from tests.questions import Questions
 

@@ -26,8 +26,9 @@ from kvbench.models.prompts.chat import render
 from kvbench.models.prompts.prompt import build
 from kvbench.models.rope import LengthRope
 from kvbench.records import Row
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import eviction_of
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import prefill, run_prefill_job
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample, Turn

@@ -11,8 +11,9 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts import reasoning
 from kvbench.models.prompts.reasoning import Tags
 from kvbench.records import Row
+from kvbench.run.cell import Cell
 from kvbench.run.joint_batch import JointBatch
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Reasoning
 from tests.questions import Questions

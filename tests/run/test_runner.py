@@ -20,8 +20,9 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, read_kept, read_rows
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import Cell, plan
+from kvbench.run.plan import plan
 from kvbench.run.progress import RunStats
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError

@@ -18,7 +18,8 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Row
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.cell import Cell
+from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, TokenCounter
 from tests.models.conftest import tiny_llama

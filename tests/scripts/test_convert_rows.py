@@ -19,7 +19,7 @@ from kvbench.records.parquet import to_parquet
 from kvbench.records.parquet_rows import metadata_of
 from kvbench.records.row import with_checksum
 from kvbench.report.rows import describer, load
-from kvbench.run.plan import Cell, canonical, digest
+from kvbench.run.cell import Cell, canonical, digest
 from kvbench.work.planned import cells_of
 from scripts import convert_rows
 from tests.composed import needed

@@ -9,7 +9,7 @@ import pytest
 from kvbench.cli.list import print_list
 from kvbench.config.entries import class_of, load_entry, options
 from kvbench.config.overrides import parse
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.annotations import help_of
 from kvbench.work.planned import checked
 from scripts.document_methods import EVIDENCE, PARTS, composed, entry, written

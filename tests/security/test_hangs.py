@@ -32,8 +32,9 @@ from kvbench.models.loading.tokenizer_growth import growth
 from kvbench.models.prompts import chat, prompt
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.records import ResultsFolder, file_sizes
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import Cell, plan
+from kvbench.run.plan import plan
 from kvbench.support import paths
 from kvbench.support.errors import OverLimit, UserError
 from tests.cli.conftest import Command

@@ -15,10 +15,11 @@ from kvbench.extras.efficiency import roofline
 from kvbench.models.loading.architecture import cache_heads, sliding_windows
 from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.cell import Cell
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import catch_oom, text_and_dtype
-from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.run.plan import PrefillGroup
 from kvbench.run.plan_text import written
 from kvbench.run.request_memory import tensor_shapes
 from kvbench.support.errors import UserError

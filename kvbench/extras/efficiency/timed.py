@@ -35,11 +35,12 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.own_attention import own_steps
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records.sidecars import KeptDetail, Timing
+from kvbench.run.cell import Cell
 from kvbench.run.energy import energy_meter
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
-from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import ALL, BROKEN, chunk_of, prefill
 from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError

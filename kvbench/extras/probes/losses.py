@@ -15,7 +15,7 @@ from kvbench.eviction.evict import cache_heads
 from kvbench.extras.probes.probe import Measured, Probe
 from kvbench.extras.probes.query import SATURATED, Output, Query
 from kvbench.extras.probes.scene import At, Scene
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.annotations import Help
 
 Matrix = Float[Tensor, "hidden width"]

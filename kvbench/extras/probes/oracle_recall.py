@@ -19,7 +19,7 @@ from kvbench.eviction.ranking import Ranking, best_first
 from kvbench.extras.probes.probe import Measured, Probe
 from kvbench.extras.probes.query import Output
 from kvbench.extras.probes.scene import Scene
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from kvbench.eviction.budget import FractionBudget
 from kvbench.extras.probes.scene import Scene
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.errors import UserError
 
 EVERYTHING = FractionBudget(Decimal(1))

@@ -12,7 +12,7 @@ from kvbench.eviction.scores.obcache import ExactRemoval
 from kvbench.eviction.scores.score import Score
 from kvbench.extras.probes.probe import Measured, Probe
 from kvbench.extras.probes.scene import Scene
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.annotations import Help
 
 

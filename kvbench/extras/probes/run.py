@@ -22,18 +22,9 @@ from kvbench.extras.probes.scene import Scene
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.papers.cells import unless_named
 from kvbench.records import ResultsFolder, environment
+from kvbench.run.cell import Cell, canonical, check_model_unchanged, describe, describe_model, digest
 from kvbench.run.local import check_group
-from kvbench.run.plan import (
-    Cell,
-    Plan,
-    PrefillGroup,
-    canonical,
-    check_model_unchanged,
-    describe,
-    describe_model,
-    digest,
-    plan,
-)
+from kvbench.run.plan import Plan, PrefillGroup, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
 from kvbench.run.samples import jobs_with_samples

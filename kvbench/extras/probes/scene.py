@@ -18,8 +18,8 @@ from kvbench.models.bridge import projection
 from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of, with_repetition
-from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
 At = Literal["prompt", "decode"]

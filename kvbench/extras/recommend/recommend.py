@@ -26,8 +26,9 @@ from kvbench.report.experiments import Experiments
 from kvbench.report.selection import differences
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE
+from kvbench.run.cell import Cell
 from kvbench.run.lengths import Lengths, lengths_of
-from kvbench.run.plan import Cell, PrefillGroup, plan
+from kvbench.run.plan import PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory
 from kvbench.run.runner import Opened
 from kvbench.run.stale import SETTLED, Stale, settled

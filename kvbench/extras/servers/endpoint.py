@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
+from kvbench.run.cell import Cell, Description, canonical, describe_task
 from kvbench.run.code import Code, asked_code
-from kvbench.run.plan import Cell, Description, canonical, describe_task
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import ASKED, Claim, check

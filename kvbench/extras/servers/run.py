@@ -17,7 +17,8 @@ from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
 from kvbench.models.prompts.reasoning import final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
-from kvbench.run.plan import PrefillGroup, PrefillJob, check_model_unchanged
+from kvbench.run.cell import check_model_unchanged
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress, RunStats
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer

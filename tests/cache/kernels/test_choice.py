@@ -20,7 +20,7 @@ from kvbench.extras.triton.tests.test_ragged_decode import segments
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import environment
-from kvbench.run.plan import describe_model
+from kvbench.run.cell import describe_model
 from tests.arrays import random_layer
 
 CASES: list[tuple[Score, Reduce]] = [

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from tests.run.survival.faking import ROWS, FakeEngine, go, outcomes, put_in, sweep
 
 

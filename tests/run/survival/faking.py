@@ -23,8 +23,9 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, read_rows
 from kvbench.run import answers, local, runner
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.plan import Cell, PrefillJob, Shard, plan
+from kvbench.run.plan import PrefillJob, Shard, plan
 from kvbench.run.rows import JobResult, error_row
 from kvbench.tasks.task import Sample
 from tests.questions import Questions

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.run.plan import Cell, plan
+from kvbench.run.cell import Cell
+from kvbench.run.plan import plan
 from tests.run.survival.faking import ROWS, SAMPLES, SOON, FakeEngine, fork, go, join, leave, outcomes, recorded_twice
 
 Rows = Mapping[tuple[str, int], Any]

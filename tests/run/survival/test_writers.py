@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kvbench.records import ResultsFolder, read_processes
+from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import Cell, plan
+from kvbench.run.plan import plan
 from tests.run.survival.faking import (
     ROWS,
     SOON,

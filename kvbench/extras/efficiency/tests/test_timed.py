@@ -24,10 +24,11 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
+from kvbench.run.cell import Cell
 from kvbench.run.energy import energy_meter
 from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.plan import Plan, plan
 from kvbench.run.progress import RunStats
 from kvbench.run.runner import run
 from tests.pretended_gpu import PretendedGpu

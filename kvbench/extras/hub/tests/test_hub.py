@@ -11,7 +11,7 @@ from pyarrow import csv, feather, parquet
 
 from kvbench.extras.hub import table_rows
 from kvbench.extras.hub.hub import HubRows
-from kvbench.run.plan import describe_task
+from kvbench.run.cell import describe_task
 from kvbench.support.errors import MissingFile, UserError
 
 COLUMNS = {"context": "article", "question": "q", "answers": "label"}

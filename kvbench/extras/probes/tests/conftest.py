@@ -21,7 +21,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.run.rows import TimedPrefill
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions

@@ -17,7 +17,7 @@ from kvbench.extras.probes.query import Query
 from kvbench.extras.probes.tests.conftest import TOKENS, World
 from kvbench.extras.probes.tests.test_removal import query_of
 from kvbench.extras.probes.tests.twin import without_one
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 
 Found = dict[tuple[int, int | None, str], float | None]
 

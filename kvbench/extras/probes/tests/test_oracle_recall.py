@@ -18,7 +18,7 @@ from kvbench.extras.probes.oracle_recall import OracleRecall
 from kvbench.extras.probes.scene import Scene
 from kvbench.extras.probes.tests.conftest import TOKENS, World
 from kvbench.extras.probes.tests.twin import without_one
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 
 SIX = {"layout": "query_heads"}
 

@@ -15,7 +15,7 @@ from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.extras.probes.rankings import HeadScores, RankCorrelation, spearman
 from kvbench.extras.probes.tests.conftest import TOKENS, World
 from kvbench.extras.probes.tests.twin import Arrays, without_one
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 
 
 def caote_of(arrays: Arrays, head: int, row: int, fast: bool) -> np.ndarray:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kvbench.extras.probes.rankings import HeadScores
 from kvbench.extras.probes.run import _measured, probing
 from kvbench.extras.probes.tests.conftest import World
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.tasks.task import InvalidSample
 
 

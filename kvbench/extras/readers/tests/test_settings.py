@@ -7,7 +7,7 @@ import pytest
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.run.plan import Cell
+from kvbench.run.cell import Cell
 from kvbench.support.errors import UserError
 
 FILE = """

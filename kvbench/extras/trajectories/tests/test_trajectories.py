@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvbench.extras.trajectories.tests.runs import THREE, row, run_of, task_of
 from kvbench.extras.trajectories.tool_calls import calls_in, match, same_json
 from kvbench.extras.trajectories.trajectory import Call
-from kvbench.run.plan import describe_task
+from kvbench.run.cell import describe_task
 from kvbench.tasks.task import Sample
 
 VALUES: Any = st.recursive(

@@ -19,7 +19,8 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt, build
 from kvbench.records import Row
-from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.cell import Cell
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
 from tests.models.conftest import tiny_llama

@@ -25,7 +25,7 @@ from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.html import template
-from kvbench.run.plan import canonical, digest
+from kvbench.run.cell import canonical, digest
 from tests.browser import browser, dom_of
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
