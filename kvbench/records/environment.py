@@ -104,7 +104,6 @@ def repository_page(remote: str) -> str | None:
 
 @cache
 def _version(package: str) -> str | None:
-    """Return the version of a package, which a process that has imported it keeps; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
