@@ -1,1 +1,1 @@
-"""Methods compared, and eviction, on a model in memory, for notebooks: kvbench.Bench, kvbench.generate, kvbench.run."""
+"""Methods compared on a model in memory: kvbench.Bench and the functions beside it."""

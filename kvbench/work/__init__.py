@@ -1,1 +1,1 @@
-"""Runs and sweeps, for commands and notebooks alike: what is missing is made, rows are read back."""
+"""Sweeps, for commands and notebooks alike: planned, made, read back."""
