@@ -99,7 +99,7 @@ def test_formats_are_those_that_commands_take() -> None:
         "report cost": "kvbench.report.output",
         "compare": "kvbench.report.output",
         "export": "kvbench.extras.export.export",
-        "probe": "kvbench.extras.probes.table",
+        "probe": "kvbench.report.output",
     }.items():
         rows = line == "report rows"
         allowed = import_module(module).ROW_FORMATS if rows else import_module(module).FORMATS

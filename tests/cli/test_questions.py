@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.cli.main import main
-from kvbench.run import prefill_job
+from kvbench.run import conversations
 from tests.cli.conftest import Command, exact, rows_of
 from tests.forked import Forked
 from tests.tasks.scbench.rows import row, write
@@ -117,7 +117,7 @@ def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(
     """SIGKILL in the second turn of the second context; the same command then makes the same rows."""
     run = ("run", *asking, "policy=full,snapkv", "budget=0.3", "task.turns=own", "task.max_new_tokens=6")
     kvbench(*run)
-    real: Any = prefill_job.converse
+    real: Any = conversations.converse
     left = [1]
 
     def doomed(*arguments: Any) -> Any:
@@ -132,7 +132,7 @@ def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(
         return real(*before, chosen, max_length)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prefill_job, "converse", doomed)
+        patch.setattr(conversations, "converse", doomed)
         (output_folder := tmp_path / "said").mkdir()
         child = Forked(lambda: main(exact((*run, "results.dir=killed"))), tmp_path, output_folder)
         assert child.wait() == -signal.SIGKILL

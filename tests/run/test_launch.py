@@ -77,7 +77,7 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
     [
         (
             lambda: validated(Launcher, "launcher", {"signals": ["SIGKILL"]}),
-            r"launcher.signals.0=SIGKILL: allowed: .*HUP",
+            r"launcher.signals=SIGKILL: allowed: .*HUP",
         ),
         (lambda: LocalProcesses(processes=0), "launcher.processes=0: allowed"),
         (lambda: LocalProcesses(processes=10**9), "launcher.processes=1000000000: allowed: 1 to 1024, or null"),

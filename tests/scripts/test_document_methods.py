@@ -138,6 +138,6 @@ def test_defaults_elsewhere_are_those_of_papers_and_code(policy: str, column: in
 def test_h2o_says_which_paper_it_is_of_wherever_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     print_list("policy")
     listed = " ".join(capsys.readouterr().out.split())
-    assert "h2o_obcache H2O of the OBCache paper" in listed and "H2O as published is policy=h2o" in listed
-    assert "h2o H2O as published" in listed
+    assert "h2o_obcache H2O of the OBCache paper" in listed and "H2O of its own paper is policy=h2o" in listed
+    assert "h2o H2O of its paper" in listed
     assert "`h2o_obcache` is H2O of the OBCache paper" in EVIDENCE.read_text("utf-8")

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from benchmarks import hostile_files
 from kvbench.cli.terminal import Inert
+from kvbench.config.entries import BASES
 from kvbench.config.given import class_in
 from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.scores.head_table import FORMAT, HeadTable
@@ -229,7 +230,7 @@ def test_no_message_tells_how_to_run_a_pickle(tmp_path: Path, content: bytes) ->
 def test_a_score_that_exits_does_not_load(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(UserError, match=r"mine\.py does not load: SystemExit: 3"):
-        class_in(str(tmp_path / "mine.py"))
+        class_in(str(tmp_path / "mine.py"), "score", BASES["score"])
 
 
 @pytest.mark.parametrize(
