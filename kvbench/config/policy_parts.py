@@ -15,7 +15,7 @@ from typing import Any
 from kvbench.config.entries import ALLOCATION, STEP, class_of, load_entry
 from kvbench.config.overrides import format_value
 from kvbench.config.validation import validated
-from kvbench.eviction.allocation.base import UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import UniformHeads, UniformLayers
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.step import Drop, Kind, Step
 from kvbench.support.errors import UserError

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.base import Layers, UniformLayers
+from kvbench.eviction.allocation.allocation import Layers, UniformLayers
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Kept, Lengths, Scores
-from kvbench.eviction.allocation.base import Counts
+from kvbench.eviction.allocation.allocation import Counts
 from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.evict import Decision, Eviction, keep_mask, rank_columns, too_small
 from kvbench.eviction.policy import Policy

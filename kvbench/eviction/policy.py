@@ -5,7 +5,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.shares import AllocationBudget, Variant
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping

@@ -15,7 +15,7 @@ from zlib import crc32
 import yaml
 
 from kvbench.records.labels import policy_of
-from kvbench.report.brought import usable_files
+from kvbench.report.settings_files import usable_files
 from kvbench.support.settings_file import LOADER, LOOK
 
 COLOURS = (

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from kvbench.records.rows import Describe
-from kvbench.report.brought import short
 from kvbench.report.selection import flat
+from kvbench.report.settings_files import short
 from kvbench.support.grouped import grouped
 
 UNKNOWN = "no description"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kvbench.records import COLUMNS
 from kvbench.records.rows import Describe
-from kvbench.report.brought import left_out, short
+from kvbench.report.settings_files import left_out, short
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from kvbench.eviction.allocation.base import Layers, UniformLayers
+from kvbench.eviction.allocation.allocation import Layers, UniformLayers
 from kvbench.eviction.allocation.layers import PyramidLayers
 from kvbench.eviction.allocation.shares import AllocationBudget, shares
 from kvbench.eviction.budget import TokenBudget

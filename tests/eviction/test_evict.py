@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget

@@ -15,7 +15,7 @@ POLICY = {
 from dataclasses import dataclass
 from typing import Literal
 
-from kvbench.eviction.allocation.base import Layers
+from kvbench.eviction.allocation.allocation import Layers
 from kvbench.eviction.allocation.shares import shares
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.eviction.allocation.base import Heads, Layers, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import BinaryHeads, FlatHeads, MixHeads, SafeguardHeads
 from kvbench.eviction.allocation.layers import (
     EntropyLayers,

@@ -11,7 +11,7 @@ from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.eviction.allocation.base import Heads
+from kvbench.eviction.allocation.allocation import Heads
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
@@ -147,7 +147,7 @@ def test_a_plugin_adds_policies_with_allocations_of_their_own(
     code = """
 from dataclasses import dataclass
 from typing import Literal
-from kvbench.eviction.allocation.base import Heads
+from kvbench.eviction.allocation.allocation import Heads
 
 @dataclass(frozen=True)
 class FirstHeads(Heads):

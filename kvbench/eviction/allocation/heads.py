@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kvbench.cache.shapes import Ranked
-from kvbench.eviction.allocation.base import Counts, Heads
+from kvbench.eviction.allocation.allocation import Counts, Heads
 from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries, by_stack
 from kvbench.support.annotations import Help

@@ -17,7 +17,7 @@ import torch
 from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Ranked, Scores
-from kvbench.eviction.allocation.base import Counts, Heads, Layers
+from kvbench.eviction.allocation.allocation import Counts, Heads, Layers
 from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder, shares
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.attn import received

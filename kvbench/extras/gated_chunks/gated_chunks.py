@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.eviction.allocation.base import Heads
+from kvbench.eviction.allocation.allocation import Heads
 from kvbench.eviction.allocation.heads import ChunkHeads
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.annotations import Help

@@ -37,7 +37,7 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
 from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
-from kvbench.eviction.allocation.base import Heads as HeadAllocation
+from kvbench.eviction.allocation.allocation import Heads as HeadAllocation
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvbench.eviction.allocation.base import Heads, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import Heads, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import (
     BinaryHeads,
     ChunkHeads,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.eviction.allocation.base import UniformLayers
+from kvbench.eviction.allocation.allocation import UniformLayers
 from kvbench.eviction.allocation.layers import (
     EntropyLayers,
     LazyLayers,

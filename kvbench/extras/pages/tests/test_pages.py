@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.eviction.allocation.base import UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads, SafeguardHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, PyramidLayers
 from kvbench.eviction.budget import FractionBudget, TokenBudget

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.eviction.allocation.base import Heads, UniformHeads
+from kvbench.eviction.allocation.allocation import Heads, UniformHeads
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
