@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 
 from kvbench.cli.main import main as kvbench
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.extras.probes.scene import Scene
@@ -90,7 +90,7 @@ def costs(folder: str) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     words = f"{COMMON} budget=0.1 task=ruler/niah_single_1 {SHORT}"
     lines = [shlex.split(f"{words} {scores}".replace("FOLDER", folder)) for scores in SCORES]
-    cells = [Cells().cell(tree) for line in lines for tree in combinations(parse(line))]
+    cells = [CellBuilder().cell(tree) for line in lines for tree in combinations(parse(line))]
     model = load(model_info(cells[0].model))
     sample = next(iter(samples_of(model.tokenizer, plan([cells[0]], set()).groups[0])))
     prompt = prompt_of(model, sample, cells[0])  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.evict import Decision, raw_scores
@@ -48,7 +48,7 @@ NEEDLE = {"color": ORANGE, "alpha": 0.25, "linewidth": 0}
 def cell_of(*words: str) -> Cell:
     """The cell of a command line."""
     (config,) = combinations(parse([*COMMON, *words]))
-    return Cells().cell(config)
+    return CellBuilder().cell(config)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protoco
 """Settings of cells that evict here."""
 
 
-class Cells:
+class CellBuilder:
     """Builds the cells of trees, and remembers their parts by the text of all that they are made of.
 
     Cells with equal parts share them, which makes their hashes cheap too. token_bytes: the bytes that a token takes in

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.evict import Eviction
@@ -185,7 +185,7 @@ def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
     for override in overrides:
         if override.root not in ROOTS:
             raise UserError(f"{override.text}: not for a model in memory; allowed: settings of {', '.join(ROOTS)}")
-    built = Cells(lambda spec, layout: bytes_of_token(model.config, model.dtype, layout))
+    built = CellBuilder(lambda spec, layout: bytes_of_token(model.config, model.dtype, layout))
     cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
     return cells, len(cells) > 1 or lists_several(settings)
 

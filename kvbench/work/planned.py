@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kvbench.config.cells import Cells, refuse_eviction
+from kvbench.config.cells import CellBuilder, refuse_eviction
 from kvbench.config.compose import at, combinations, resolved, with_members
 from kvbench.config.entries import Tree
 from kvbench.config.overrides import Override, parse
@@ -131,7 +131,7 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
         yield from cells
         return
     (tree,) = combinations(parse(["policy=full"]))
-    full, added = Cells().cell(tree), set[str]()
+    full, added = CellBuilder().cell(tree), set[str]()
     for cell in cells:
         if cell.has_full_cache:
             parts = {"model": cell.model, "holder": cell.model.holder, "task": cell.task, "seed": cell.seed}
@@ -148,7 +148,7 @@ def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Ce
     What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
     first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
     """
-    trees, builder = combinations(overrides), Cells()
+    trees, builder = combinations(overrides), CellBuilder()
     refuse_eviction(overrides, trees)
     cells: list[Cell] = []
     allowed: list[Tree] = []
@@ -189,7 +189,7 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
 
     Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not allowed.
     """
-    trees, builder = combinations(overrides, unused=unused), Cells()
+    trees, builder = combinations(overrides, unused=unused), CellBuilder()
     cells = list({repr(cell): cell for cell in map(builder.cell, trees)}.values())
     cells = [*chain(*grouped(cells, lambda cell: (repr(cell.model), repr(cell.task), cell.seed)).values())]
     for cell in cells:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvbench.config import cells, compose
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.entries import parsed
 from kvbench.config.overrides import format_value, parse
@@ -30,7 +30,7 @@ SWEEP = (
 
 
 def cells_of(arguments: Sequence[str]) -> list[Cell]:
-    built = Cells()
+    built = CellBuilder()
     return [built.cell(tree) for tree in combinations(parse(arguments))]
 
 

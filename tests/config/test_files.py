@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from kvbench.cli.list import CODE, GROUPS, describe
 from kvbench.cli.setting_help import words_of
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import RUN, combinations
 from kvbench.config.entries import class_of, content, defaults_of, load_entry, options, step_settings
 from kvbench.config.overrides import parse
@@ -201,7 +201,7 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
 def test_defaults_are_those_the_design_fixes() -> None:
     """The settings of papers, GQA-native caches."""
     tree = composed()
-    default = Cells().cell(tree)
+    default = CellBuilder().cell(tree)
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
     assert tree["protocol"] == "paper"
     for name, size in (("h2o_obcache", 16), ("snapkv", 32)):

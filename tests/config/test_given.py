@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run.cell import Cell
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def cells_of(*words: str) -> list[Cell]:
-    built = Cells()
+    built = CellBuilder()
     return [built.cell(tree) for tree in combinations(parse(words))]
 
 

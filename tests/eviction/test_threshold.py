@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kvbench
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.budget import ThresholdBudget, parse_budget
@@ -116,7 +116,7 @@ def test_layers_in_a_stack_keep_what_each_keeps_by_itself(name: str, threshold: 
 def test_settings_that_need_to_know_how_much_stays_are_refused(words: str, message: str) -> None:
     (tree,) = combinations(parse([*words.split(), "budget=threshold:-4"]))
     with pytest.raises(UserError, match=message):
-        Cells().cell(tree).check()
+        CellBuilder().cell(tree).check()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.incremental import check_steps
@@ -177,7 +177,7 @@ def test_the_plan_counts_hidden_states() -> None:
     """At most 4096 tokens are read in a pass."""
     words = "task=ruler/niah_single_1 task.context_length=5000 model.max_length=6000 policy=snapkv score=attn"
     (tree,) = combinations(parse(words.split()))
-    cell = Cells().cell(tree)
+    cell = CellBuilder().cell(tree)
     for score, held in ((Hidden(), 4096), (WholePrompt(), 5000)):
         (group,) = plan([replace(cell, score=score)], set()).groups
         assert hidden_bytes(group) == (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)

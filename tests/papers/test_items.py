@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations, with_members
 from kvbench.config.entries import options
 from kvbench.config.overrides import GROUPS, parse
@@ -76,7 +76,7 @@ def test_a_run_composes_and_its_cell_is_legal(words, tmp_path):
         settings["score.statistics"] = str(STATISTICS)
     (config,) = combinations(parse([f"{key}={value}" for key, value in settings.items()]), unused=unused)
     assert unused == set()
-    Cells().cell(config).check()
+    CellBuilder().cell(config).check()
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -132,7 +132,7 @@ def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_pat
     settings = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
     unused: set[str] = set()
     where, cells = cells_of(settings, unused)
-    whole = [Cells().cell(tree) for tree in combinations(settings)]
+    whole = [CellBuilder().cell(tree) for tree in combinations(settings)]
     assert unused == set() and where.dir == str(tmp_path)
     assert len(cells) == 8 and {(cell.id, cell.task.samples) for cell in cells} == {
         (cell.id, cell.task.samples) for cell in whole

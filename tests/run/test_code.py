@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run import code as cell_code
@@ -17,7 +17,7 @@ ROOMS = ("cache", "eviction", "models", "run")
 
 
 def cell(*words: str) -> Cell:
-    return Cells().cell(combinations(parse(words))[0])
+    return CellBuilder().cell(combinations(parse(words))[0])
 
 
 def test_a_cell_names_its_parts() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.entries import options
 from kvbench.config.overrides import parse
@@ -313,7 +313,7 @@ def configured(policy: str, *words: str) -> Cell:
     """A cell with the policy and the score of its file."""
     settings = f"policy={policy}", "budget=0.5", "schedule.decode_every=8", "schedule.evict_after=prompt", *words
     (tree,) = combinations(parse([*settings, "protocol=common", *([NEEDS[policy]] if policy in NEEDS else [])]))
-    return Cells().cell(tree)
+    return CellBuilder().cell(tree)
 
 
 @pytest.mark.parametrize("policy", options("policy"))

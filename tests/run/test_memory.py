@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from kvbench.cache.kv_cache import KVCache, storage_bytes
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.heads import FlatHeads, SharedHeads
@@ -127,7 +127,7 @@ def test_the_plan_of_a_prompt_read_in_blocks_follows_the_budget(layout: str, cop
     """128K tokens of Llama 3.1 8B: 32 layers of 8 heads with 1,024 pairs and a block of 4,096; a pair is 512 bytes."""
     words = "model=shape/llama3.1-8b task=ruler/niah_single_1 task.context_length=131072 policy=ada_snapkv budget=1024"
     words += f" schedule.prefill_block=4096 policy.layout={layout}"
-    (group,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
+    (group,) = plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
     memory, tokens = memory_of(group), 1024 + 4096
     assert memory is not None and memory.full == 131072 * 32 * 8 * 512
     assert memory.reading == copies * tokens * 32 * 8 * 512 and memory.scoring == copies * tokens * 32 * 8 * 24
@@ -139,11 +139,11 @@ def test_the_plan_of_a_prompt_read_in_blocks_follows_the_budget(layout: str, cop
 def test_the_plan_counts_recurrent_states() -> None:
     """Three layers of linear attention: a convolution over 4 tokens of 2 x 12 + 40 numbers, and 4 states of 6 x 10."""
     words = "model=shape/tiny-qwen3-next task=ruler/niah_single_1 task.context_length=500 policy=full,snapkv budget=0.5"
-    (group,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
+    (group,) = plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
     memory, state = memory_of(group), 3 * 4 * (4 * 64 + 4 * 6 * 10)
     assert memory is not None and memory.states == (1 + len(group.cells) + group.model.max_batch) * state
     assert f"; states of recurrent layers {memory.states / 2**20:.1f} MiB" in str(memory_text(group))
-    (other,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()[1:]))], set()).groups
+    (other,) = plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()[1:]))], set()).groups
     assert "states" not in str(memory_text(other))
 
 

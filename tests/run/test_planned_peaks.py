@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.models import bridge
@@ -44,7 +44,7 @@ def group_of(case: str) -> PrefillGroup:
     """The cells of a case and their model, of fewer layers."""
     words = "model=shape/llama3.1-8b model.dtype=bfloat16 model.max_batch=8 task=ruler/niah_single_1 task.samples=1"
     words += f" task.context_length={TOKENS} task.max_new_tokens={NEW} {CASES[case]}"
-    cells = [Cells().cell(tree) for tree in combinations(parse(words.split()))]
+    cells = [CellBuilder().cell(tree) for tree in combinations(parse(words.split()))]
     shape = cells[0].model.shape
     assert shape is not None
     spec = replace(cells[0].model, shape=replace(shape, config={**shape.config, "num_hidden_layers": LAYERS}))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.extras.efficiency.roofline import weight_bytes
@@ -26,7 +26,7 @@ from tests.live_bytes import LiveBytes
 
 
 def group_of(words: str) -> PrefillGroup:
-    return plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups[0]
+    return plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()))], set()).groups[0]
 
 
 def test_requests_at_a_time() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.support.errors import UserError
@@ -63,7 +63,7 @@ def test_a_pair_of_settings_is_refused_for_a_fact_and_for_nothing_else(word: str
             continue
         try:
             (tree,) = combinations(parse(["policy=snapkv", word, other]))
-            cell = Cells().cell(tree)
+            cell = CellBuilder().cell(tree)
         except UserError as error:  # one part refuses what contradicts itself when it is made: a policy, a holder
             is_of_one_part = {word, other} == {"reader=quest", "store=int4"} or (
                 "policy." in word and "policy." in other

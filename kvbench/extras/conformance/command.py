@@ -79,7 +79,7 @@ def _check_properties(words: Sequence[str]) -> int:
 
     Raises UserError for settings that are neither a policy's nor a score's.
     """
-    from kvbench.config.cells import Cells
+    from kvbench.config.cells import CellBuilder
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
     from kvbench.eviction.evict import check_host
@@ -94,7 +94,7 @@ def _check_properties(words: Sequence[str]) -> int:
         raise UserError("--properties needs score=NAME, policy=NAME or both (kvbench list shows them)")
     if "policy" not in named:
         overrides = [*parse(["policy=*"]), *overrides]
-    failed, checked, cells = 0, 0, Cells()
+    failed, checked, cells = 0, 0, CellBuilder()
     for config in combinations(overrides):
         if "score" not in config["policy"]["accepts"] and "policy" not in named:
             continue  # its own score may need a file

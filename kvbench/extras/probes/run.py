@@ -9,7 +9,7 @@ from typing import Any, get_origin, get_type_hints
 
 import torch
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.entries import Tree, class_of, load_entry, options
 from kvbench.config.overrides import Override, Value, parse
@@ -147,7 +147,7 @@ def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
         if name not in options("score"):
             nearest = closest(name, options("score"))
             raise UserError(f"unknown probe.against {name}: {nearest}, or null for the true error")
-        tree["against"] = Cells().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
+        tree["against"] = CellBuilder().cell(combinations(parse(["policy=plain", f"score={name}"]))[0]).score
     return tree
 
 

@@ -41,7 +41,7 @@ def main(flags: argparse.Namespace) -> int | None:
 
 def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | None) -> int:
     """Ask every server, and print a line for every check."""
-    from kvbench.config.cells import Cells
+    from kvbench.config.cells import CellBuilder
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
     from kvbench.extras.servers.endpoint import ServedCell
@@ -61,7 +61,7 @@ def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | 
         url, *settings = re.split(r",(?![^{]*})", endpoint)
         endpoint_settings = [f"endpoint.url={url}", *(f"endpoint.{setting}" for setting in settings)]
         for tree in combinations(parse(["model=endpoint", *words, *endpoint_settings])):
-            cell = Cells().cell(tree)
+            cell = CellBuilder().cell(tree)
             assert isinstance(cell, ServedCell)
             cell.check()
             observed.append(observe(cell))

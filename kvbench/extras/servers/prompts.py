@@ -30,7 +30,7 @@ tokens that the tokenizer puts before a text, ids have them.
 
 def main(flags: argparse.Namespace) -> int:
     """Write the prompts. Raises UserError for settings that are not allowed, and for a file that exists."""
-    from kvbench.config.cells import Cells
+    from kvbench.config.cells import CellBuilder
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
     from kvbench.extras.servers.endpoint import ServedCell
@@ -41,7 +41,7 @@ def main(flags: argparse.Namespace) -> int:
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:
         fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"
         raise UserError(f"{named[0]}: kvbench prompts reads a tokenizer only: {fix}")
-    built, cells = Cells(), list[ServedCell]()
+    built, cells = CellBuilder(), list[ServedCell]()
     for tree in combinations(parse([*NOWHERE, *flags.words])):
         cell = built.cell(tree)
         assert isinstance(cell, ServedCell)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.extras.efficiency.roofline import shape_of
@@ -15,7 +15,7 @@ from kvbench.run.plan import PrefillGroup, plan
 
 
 def group_of(words: str) -> PrefillGroup:
-    return plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups[0]
+    return plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()))], set()).groups[0]
 
 
 def test_the_shape_of_files_is_the_shape_of_their_model() -> None:

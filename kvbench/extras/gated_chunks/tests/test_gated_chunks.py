@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.heads import ChunkHeads
@@ -62,7 +62,7 @@ def test_nothing_is_chosen_from_a_prompt_that_is_protected() -> None:
 
 def test_the_policy_is_even_and_evicts_again() -> None:
     (tree,) = combinations(parse(["policy=gated_chunkkv", "budget=128", "schedule.decode_every=16"]))
-    cell = Cells().cell(tree)
+    cell = CellBuilder().cell(tree)
     cell.check()
     assert even(cell.policy) and cell.policy.heads == GatedChunkHeads(size=10, spiky=4)
 

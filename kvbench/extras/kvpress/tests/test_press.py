@@ -9,7 +9,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvbench.cache.kv_cache import LayerCache
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.budget import TokenBudget, parse_budget
@@ -87,14 +87,14 @@ def test_scores_that_read_the_cache_need_no_pass_of_their_own() -> None:
 def test_a_press_in_a_press_and_one_cell_per_budget() -> None:
     """What is not known to be the same for all budgets is scored for each of them."""
     words = "policy=ada_snapkv score=kvpress score.press=tests.presses.Norms score.args.scale=2.5 budget=0.1,0.2"
-    cells = [Cells().cell(tree) for tree in combinations(parse(words.split()))]
+    cells = [CellBuilder().cell(tree) for tree in combinations(parse(words.split()))]
     assert [cell.score.args for cell in cells] == [{"scale": 2.5}] * 2  # type: ignore[attr-defined]
     assert cells[0].score != cells[1].score and len({cell.id for cell in cells}) == 2
     assert "sha256" in cells[0].description["plugins"]["tests"]
     assert cells[0].score_label == "kvpress press=tests.presses.Norms args.scale=2.5"
     words = "policy=plain score=kvpress score.press=tests.presses.Within score.args.press=tests.presses.Norms"
     (tree,) = combinations(parse(words.split()))  # an argument that the press cannot do without
-    assert Cells().cell(tree).score_label == "kvpress press=tests.presses.Within args.press=tests.presses.Norms"
+    assert CellBuilder().cell(tree).score_label == "kvpress press=tests.presses.Within args.press=tests.presses.Norms"
     within = own("Within", "cache", press={"press": "tests.presses.Norms", "args": {"scale": 3}})
     (layer, *_) = read(tiny("llama"))
     assert torch.allclose(within(layer, None, "sum"), -3 * KeyNorm()(layer, None, "sum"))
@@ -103,7 +103,7 @@ def test_a_press_in_a_press_and_one_cell_per_budget() -> None:
 def test_the_plan_counts_the_copy_of_hidden_states() -> None:
     words = "task=ruler/niah_single_1 task.context_length=5000 model.max_length=6000 policy=snapkv score=kvpress"
     (tree,) = combinations(parse([*words.split(), "score.press=tests.presses.Norms"]))
-    (group,) = plan([Cells().cell(tree)], set()).groups
+    (group,) = plan([CellBuilder().cell(tree)], set()).groups
     assert hidden_bytes(group) == (2 * 5000 * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
 
 

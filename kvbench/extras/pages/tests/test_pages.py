@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.allocation import UniformHeads, UniformLayers
@@ -130,7 +130,7 @@ def test_what_contradicts_itself_is_refused(fields: dict[str, Any], words: str) 
 def test_what_cannot_work_is_refused_before_a_run(words: str, says: str) -> None:
     (tree,) = combinations(parse(["policy=snapkv", *words.split()]))
     with pytest.raises(UserError, match=says):
-        Cells().cell(tree).check()
+        CellBuilder().cell(tree).check()
 
 
 def test_a_share_of_a_prompt_that_holds_no_page_is_refused() -> None:

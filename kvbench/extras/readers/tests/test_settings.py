@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.cells import Cells
+from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run.cell import Cell
@@ -44,7 +44,7 @@ class Age(Score):
 
 
 def cells_of(*words: str) -> list[Cell]:
-    return [Cells().cell(tree) for tree in combinations(parse(words))]
+    return [CellBuilder().cell(tree) for tree in combinations(parse(words))]
 
 
 def test_a_dense_cell_has_the_name_and_the_description_that_it_had_without_readers() -> None:
