@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from kvbench.support.named import code_of, member
 
 
+@runtime_checkable
 class ModelFile(Protocol):
     """How a kind of file is read: a module with these functions, which may raise UserError and MissingFile."""
 
