@@ -170,7 +170,8 @@ def _with_shared_length(bases: Sequence[Tree]) -> list[Tree]:
     longest = max((base["task"]["context_length"] for base in compress(bases, shared)), default=None)
 
     def with_length(base: Tree) -> Tree:
-        has_own_weights = base["model"].get("path") is None and base["model"].get("pulled") is None
+        model = base["model"]
+        has_own_weights = model.get("path") is None and not class_of("model", model).is_pulled
         return _replaced(base, LENGTH.split("."), longest if has_own_weights else MISSING)
 
     return [with_length(base) if is_shared else base for base, is_shared in zip(bases, shared, strict=True)]

@@ -28,6 +28,8 @@ _folders: WeakKeyDictionary[Any, list[TemporaryDirectory[str]]] = WeakKeyDiction
 class ModelInMemory(ModelSpec):
     """`path`: a folder with the configuration and the tokenizer. weights: the SHA-256 of the model's tensors."""
 
+    left_out = (*ModelSpec.left_out, "weights")
+
     weights: str = ""
 
     @property

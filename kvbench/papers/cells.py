@@ -14,8 +14,7 @@ from kvbench.run.cell import Cell
 from kvbench.run.settings import Results
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.files import NoData
-from kvbench.tasks.task import Task
-from kvbench.work.planned import cells_of, check_unaltered, verifies
+from kvbench.work.planned import cells_of, check_unaltered, lacking_data, verifies
 
 ALWAYS = ("protocol=paper", "reference=none")
 """What every run says: policies are as their files have them, and the full cache runs where an item names it."""
@@ -85,20 +84,9 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
             if repr(cell) not in placed:
                 placed.add(repr(cell))
                 found.entries.append(Placed(cell, _place(item, cell), differs))
-    found.missing = {**_without_data(entry.cell.task for entry in found.entries), **files}
+    found.missing = {**lacking_data(entry.cell.task for entry in found.entries), **files}
     check_unaltered((entry.cell for entry in found.with_data), verifies(words), lambda text: None)
     return found
-
-
-def _without_data(tasks: Iterable[Task]) -> dict[str, MissingFile]:
-    """Return the error of each task that lacks its data, by its name."""
-    missing: dict[str, MissingFile] = {}
-    for task in {task.name: task for task in tasks}.values():
-        try:
-            task.identity()
-        except NoData as error:
-            missing[task.name] = error
-    return missing
 
 
 def smoke(item: Item, words: Sequence[Override]) -> list[Override]:

@@ -49,12 +49,7 @@ def describe_model(spec: ModelSpec) -> Description:
 
     Arguments of a chat template are named where there are some.
     """
-    source, place = (
-        ("name", "path", "pulled", "root", "revision", "weights"),
-        ("threads", "max_batch", "device", "device_map"),
-    )
-    elsewhere = (*source, *place, "cuda_graph", "products", "template_kwargs")
-    description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
+    description = {name: value for name, value in asdict(spec).items() if name not in spec.left_out}
     description["kernels"] = spec.kernels or "torch"  # the default may run others on a GPU, as the environment says
     if arguments := template_arguments(spec):
         description["template_kwargs"] = arguments

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kvbench.models.decode.holder import Holder
 
 SCORES, EXTRAS, TASKS = "kvbench.eviction.scores.", "kvbench.extras.", "kvbench.tasks."
-PROMPT = "kvbench.run.prefill_job"
-ANSWERS = {"kvbench.run.answers": (PROMPT,), "kvbench.run.conversations": (PROMPT, "kvbench.run.conversations")}
-"""What answers each prompt, by procedure: that several are asked at a time changes no bit."""
+PROMPT, CONVERSATIONS = "kvbench.run.prefill_job", "kvbench.run.conversations"
+ANSWERING = {"kvbench.run.answers": ("run", (PROMPT,)), CONVERSATIONS: ("run conversations", (PROMPT, CONVERSATIONS))}
+"""The part and the modules of procedures that share what answers a prompt; asking several at a time changes no bit."""
 EXECUTED = ("kvbench.cache.", "kvbench.eviction.", EXTRAS, "kvbench.models.", TASKS)
 """Packages whose functions count where another part imports them; the functions of others write words."""
 
@@ -45,7 +45,7 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     Parts of different files have different names: two hashes of one name are two versions of it.
     """
     module = task.procedure.partition(":")[0]
-    run = "run" if ANSWERS.get(module) == (PROMPT,) else f"run {module.rpartition('.')[2]}"
+    run, procedure = ANSWERING.get(module, (f"run {module.rpartition('.')[2]}", (module,)))
     components: dict[str, tuple[Any, str | tuple[str, ...]]] = {f"task {task.name}": (task, (TASKS, EXTRAS))}
     if "budget" in policy.accepts:
         own, scores = replace(policy, steps=()), (SCORES, EXTRAS)
@@ -54,7 +54,7 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     for part in (holder,) if holder else ():
         components[f"{part.group} {getattr(part, 'name', '')}"] = (part, EXTRAS)
     try:
-        parts = {run: _sha256((*ANSWERS.get(module, (module,)), "kvbench.run.evict_cell"))}
+        parts = {run: _sha256((*procedure, "kvbench.run.evict_cell"))}
         parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
         for name, (component, within) in components.items():
             if modules := frozenset(_modules(component, within)):

@@ -251,12 +251,7 @@ def check_data(cells: Iterable[Cell]) -> None:
     A group such as `task=longbench` means all of its tasks: those that have data are named, not run instead.
     """
     tasks = {cell.task.name: cell.task for cell in cells}
-    missing: dict[str, NoData] = {}
-    for name, task in tasks.items():
-        try:
-            task.identity()
-        except NoData as error:
-            missing[name] = error
+    missing = lacking_data(tasks.values())
     if not missing:
         return
     if len(tasks) == 1:
@@ -268,6 +263,17 @@ def check_data(cells: Iterable[Cell]) -> None:
         f"no data for {len(missing)} of {len(tasks)} tasks: {', '.join(missing)}; "
         f"{'; '.join(str(error) for error in reversed(families.values()))}{instead}"
     )
+
+
+def lacking_data(tasks: Iterable[Task]) -> dict[str, NoData]:
+    """Return what each task lacks of its data, by its name; tasks that lack nothing are left out."""
+    missing: dict[str, NoData] = {}
+    for task in {task.name: task for task in tasks}.values():
+        try:
+            task.identity()
+        except NoData as error:
+            missing[task.name] = error
+    return missing
 
 
 def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:

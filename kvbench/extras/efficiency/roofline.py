@@ -23,7 +23,7 @@ SIDE = {"cuda": 8192, "cpu": 1024}
 """Rows and columns of the matrices that are multiplied."""
 
 
-def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], scale: float = 1.0) -> dict[str, float]:
+def ceiling(device: torch.device, dtype: torch.dtype, scale: float = 1.0) -> dict[str, float]:
     """Return the best of a few copies and matrix products, after one that is not timed.
 
     Measured because a data sheet states a speed that the device never reaches. scale: of the sizes, smaller for tests.
@@ -31,19 +31,25 @@ def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], 
     kind = device.type if device.type in COPIED else "cpu"
     source = torch.ones(int(COPIED[kind] * scale), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copy_seconds = _best(lambda: target.copy_(source), sync)
+    copy_seconds = _best(lambda: target.copy_(source), device)
     copied, side = len(source), max(8, int(SIDE[kind] * scale))
     del source, target
     matrix = torch.ones(side, side, dtype=dtype, device=device)
     product = torch.empty_like(matrix)
-    product_seconds = _best(lambda: torch.mm(matrix, matrix, out=product), sync)
+    product_seconds = _best(lambda: torch.mm(matrix, matrix, out=product), device)
     return {
         "device_copy_bytes_per_second": 2 * copied / copy_seconds,
         "device_flops_per_second": 2 * side**3 / product_seconds,
     }
 
 
-def _best(work: Callable[[], object], sync: Callable[[], None]) -> float:
+def _best(work: Callable[[], object], device: torch.device) -> float:
+    """Return the shortest seconds of some repetitions, each waited for."""
+
+    def sync() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     work()
     seconds = []
     for _ in range(REPEATS):

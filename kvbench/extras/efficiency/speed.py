@@ -48,12 +48,7 @@ SCALE = {"cuda": 1.0, "cpu": 0.5}
 @lru_cache
 def speed_of(device: torch.device, dtype: torch.dtype) -> Speed | None:
     """Return the speed of a device, measured once; None where its memory is taken."""
-
-    def sync() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    measured = catch_oom(lambda: roofline.ceiling(device, dtype, sync, SCALE[device.type]))
+    measured = catch_oom(lambda: roofline.ceiling(device, dtype, SCALE[device.type]))
     if isinstance(measured, str):
         return None
     return Speed(measured["device_flops_per_second"], measured["device_copy_bytes_per_second"])

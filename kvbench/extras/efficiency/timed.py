@@ -112,7 +112,7 @@ def run_timed(
         for sample in samples:
             result.fail(sample, error, prompt=prompt)
         return result
-    speed, chunk = roofline.ceiling(engine.device, engine.model.dtype, engine.sync), chunk_of(engine, prompt, job.cells)
+    speed, chunk = roofline.ceiling(engine.device, engine.model.dtype), chunk_of(engine, prompt, job.cells)
     result.chunk = None if chunk == engine.prefill_chunk else ALL
     for cell in job.cells:
         for _ in range(task.warmup):

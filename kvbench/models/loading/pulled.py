@@ -17,6 +17,7 @@ class PulledModel(ModelSpec):
     """`pulled`: the source of `kvbench data pull`, whose folder lies under `root`, the setting `data.root`."""
 
     is_pulled = True
+    left_out = (*ModelSpec.left_out, "pulled", "root")
 
     pulled: Annotated[str, Help("a source of kvbench data pull: its folder under data.root")] = ""
     root: str | None = None

@@ -78,8 +78,6 @@ class ModelSpec:
     neither it is the embedded reference model. In names of cells `kernels=None` counts as `torch`. The embedded
     weights, stored in bfloat16, are computed with in float32.
 
-    Not part of a cell's identity are `threads`, `max_batch`, `device`, `device_map`, `cuda_graph` and `products`.
-
     Raises UserError for values outside the allowed set.
     """
 
@@ -92,6 +90,12 @@ class ModelSpec:
     """What holds the pairs of all its cells, a `Holder`; None: what each cell names."""
     is_pulled: ClassVar[bool] = False
     """Whether `kvbench data pull` wrote its folder."""
+    left_out: ClassVar[tuple[str, ...]] = (
+        *("name", "path", "revision", "template_kwargs"),
+        *("threads", "max_batch", "device", "device_map", "cuda_graph", "products"),
+    )
+    """Fields that do not name a cell by themselves: the hash of the files does, and arguments of a chat template that
+    is used."""
 
     name: str
     path: Annotated[

@@ -210,7 +210,7 @@ def test_refusals(settings: list[str], says: str, capsys: pytest.CaptureFixture[
 
 
 def test_what_a_device_can_do_is_measured() -> None:
-    speeds = ceiling(torch.device("cpu"), torch.float32, lambda: None, scale=0.01)
+    speeds = ceiling(torch.device("cpu"), torch.float32, scale=0.01)
     assert len(speeds) == 2 and all(speed > 0 for speed in speeds.values())
 
 
