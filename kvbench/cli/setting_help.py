@@ -5,11 +5,11 @@ from typing import Any
 
 from yaml import YAMLError
 
-from kvbench.config.entries import ALLOCATION, NO_STEP, STEP, class_of, flat, load_entry, parsed, step_parts
+from kvbench.config.entries import ALLOCATION, STEP, class_of, flat, load_entry, parsed, step_parts
 from kvbench.config.overrides import format_value
 from kvbench.support.annotations import help_of
 from kvbench.support.noted import noted
-from kvbench.support.plugins import Item, items
+from kvbench.support.plugins import NO_STEP, Item, items
 from kvbench.support.settings_file import Entry, entry_of
 
 NO_SETTINGS = {"_target_", "name", "accepts", "defaults", "usual"}

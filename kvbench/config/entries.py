@@ -16,7 +16,7 @@ import yaml
 from kvbench.config.given import class_in, is_python_file, names_object, object_of, settings_of_object
 from kvbench.support.errors import UserError
 from kvbench.support.noted import REQUIRED, declared, defaults
-from kvbench.support.plugins import Item, Source, groups, held_groups, items
+from kvbench.support.plugins import NO_STEP, Item, Source, groups, held_groups, items
 from kvbench.support.settings_file import LOADER, entry_of
 from kvbench.support.text import closest
 
@@ -27,8 +27,6 @@ ALLOCATION = "allocation"
 """The group of files that name how a budget is divided."""
 STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.policy_parts`)."""
-NO_STEP = "drop"
-"""The kind of a part that does nothing after selection."""
 EVERY_TASK = "kvbench.tasks.task.TaskSettings"
 """The class of the settings that every task has."""
 _GIVEN = Source("kvbench", "", "", Path())

@@ -10,13 +10,11 @@ import yaml
 
 from kvbench.records import COLUMNS
 from kvbench.support.noted import declared, defaults
-from kvbench.support.plugins import SUFFIX, held_groups, own_sources, usable_plugins
+from kvbench.support.plugins import NO_STEP, SUFFIX, held_groups, own_sources, usable_plugins
 from kvbench.support.settings_file import LOADER
 
 KINDS = ("policy.heads", "policy.layers")
 """Parts of every policy that have a kind."""
-NO_STEP = "drop"
-"""The kind of a part that does nothing after selection, which the description of a cell does not name."""
 
 
 def usable_files(group: str) -> Iterator[Path]:

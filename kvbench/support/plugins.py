@@ -26,6 +26,8 @@ from kvbench.support.settings_file import member_names
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
+NO_STEP = "drop"
+"""The kind of a part of a policy that does nothing after selection; descriptions of cells do not name it."""
 SUFFIX = ".yaml"
 RUN = "run.yaml"
 """The settings file of an extra or a plugin that brings a group."""
