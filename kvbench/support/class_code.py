@@ -36,5 +36,5 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(constant: Any) -> str:
-    """Return a set has another order in every process."""
+    """Return a constant as text; the order of a set differs between processes, so its items are sorted."""
     return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
