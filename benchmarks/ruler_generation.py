@@ -23,7 +23,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.support import paths
 from kvbench.tasks.ruler.task import RulerTask
 

@@ -25,7 +25,8 @@ from kvbench.eviction.evict import Decision, raw_scores
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.scores.window import blocks, chunks
 from kvbench.models.loading.load import LoadedModel, load, model_info
-from kvbench.models.prompts.prompt import Prompt, TokensOf
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.report.plots.canvas import save, styled
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import eviction_of, incremental_eviction

@@ -12,8 +12,7 @@ from yaml import safe_load
 
 from kvbench.cli.main import declared
 from kvbench.config.overrides import parse
-from kvbench.run.plan import Shard
-from kvbench.run.shard import shard_of
+from kvbench.run.shard import Shard, shard_of
 from kvbench.work import planned
 from tests.documented import DOCS
 

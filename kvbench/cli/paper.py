@@ -16,7 +16,7 @@ from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
     from kvbench.papers.request import Request
-    from kvbench.run.plan import Shard
+    from kvbench.run.shard import Shard
 
 
 def declare(parser: Parser) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.terminal import tell
 from kvbench.records.rows import fetched
-from kvbench.run.plan import Shard
+from kvbench.run.shard import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member, named
 from kvbench.support.quantity import count_noun

@@ -11,7 +11,7 @@ from tests.report.conftest import cell, results, small
 from tests.tasks.versions import GOLDEN
 
 if TYPE_CHECKING:
-    from kvbench.models.prompts.prompt import TokensOf
+    from kvbench.models.prompts.tokens import TokensOf
 
 __all__ = ["cell", "kvbench", "results", "root", "small", "stopping_model", "tiny", "tiny_model", "tokens"]
 
@@ -21,7 +21,7 @@ def tokens() -> "TokensOf":
     """Return the tokenizer that golden prompts are counted by."""
     from transformers import AutoTokenizer
 
-    from kvbench.models.prompts.prompt import TokensOf
+    from kvbench.models.prompts.tokens import TokensOf
 
     return TokensOf(AutoTokenizer.from_pretrained(GOLDEN / "ruler" / "tokenizer"))
 

@@ -16,7 +16,8 @@ from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition
 from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Heads, KVHeads
-from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import plain
 from kvbench.support.errors import UserError
 
 Record = Callable[[LayerCache, Tensor, Tensor, Tensor, AttentionParams], None]

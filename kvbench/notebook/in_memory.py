@@ -26,7 +26,8 @@ from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
 from kvbench.models.loading.load import LoadedModel, end_tokens
-from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import plain
 from kvbench.models.rope import length_rope
 from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import KeptSets

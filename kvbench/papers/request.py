@@ -6,7 +6,7 @@ from functools import cached_property
 
 from kvbench.config.overrides import Override, parse
 from kvbench.run.launch.local import Launcher, PartToRun
-from kvbench.run.plan import Shard
+from kvbench.run.shard import Shard
 from kvbench.run.stale import Stale
 from kvbench.work.planned import around
 from kvbench.work.sweep import RunOutput

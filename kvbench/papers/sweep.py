@@ -25,8 +25,8 @@ from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
 from kvbench.run.launch.slurm import Slurm, active
-from kvbench.run.plan import Shard
 from kvbench.run.plan_text import cells_text, submission_text, total_text
+from kvbench.run.shard import Shard
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile
 from kvbench.support.named import code_of

@@ -17,9 +17,10 @@ from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch.slurm import Slurm
-from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, Shard, shards_of
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.plan_memory import memory_of
 from kvbench.run.runner import run
+from kvbench.run.shard import Shard, shards_of
 from kvbench.support.errors import UserError
 
 _TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store", "environment")

@@ -18,7 +18,8 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.holder import COPIES
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, ends
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import ends
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.cell import Cell

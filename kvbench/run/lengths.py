@@ -8,7 +8,9 @@ from heapq import nlargest
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.prompts.prompt import Prompt, TokensOf, build, template_tokens
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.run.plan import PrefillGroup
 from kvbench.tasks.task import Sample, Task
 

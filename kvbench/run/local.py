@@ -16,17 +16,16 @@ from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel, ModelInfo, choose_device, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import split, uses_template
-from kvbench.models.prompts.prompt import stop_tokens
+from kvbench.models.prompts.tokens import stop_tokens
 from kvbench.records.environment import environment
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail, PromptRecord
 from kvbench.run.cell import check_model_unchanged, describe_model
 from kvbench.run.memory import out_of_memory
-from kvbench.run.plan import PrefillGroup, PrefillJob
+from kvbench.run.plan import PrefillGroup, PrefillJob, samples_of
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
 from kvbench.run.rows import JobResult
-from kvbench.run.samples import samples_of
 from kvbench.support.errors import OverLimit, UserError
 from kvbench.tasks.task import InvalidSample, Sample, Task
 

@@ -12,7 +12,9 @@ from torch import Tensor
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_continuation
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.raw_text import begin, begin_continuation
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.records.sidecars import Curve, KeptDetail
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import clock, eviction_of, measure

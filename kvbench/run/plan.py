@@ -1,15 +1,17 @@
 """A sweep as data: its cells are known before anything runs, so that cells share a prefill wherever they can."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.run.cell import Cell, digest
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.tasks.task import Task
+from kvbench.tasks.task import InvalidSample, Sample, Task
 
 
 @dataclass(frozen=True)
@@ -149,32 +151,20 @@ def _group(cells: tuple[Cell, ...], recorded: set[tuple[str, int]]) -> PrefillGr
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Shard `index` of `of`, counted from 0, of the prompts of every model; or of one model, by its place in the plan.
-
-    The prompts of a shard depend on their numbers alone: not on what is done, nor on other cells.
-    """
-
-    index: int
-    of: int
-    model: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.of:
-            raise UserError(f"shard {self.index + 1}/{self.of}: allowed: 1/N to N/N")
-
-    def part_of(self, plan: Plan) -> Plan:
-        """Return the plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
-        models = list(dict.fromkeys(group.model for group in plan.groups))
-        selected = models if self.model is None else [models[self.model]]
-        return plan.with_jobs(
-            lambda group: [job for job in group.jobs if group.model in selected and job.key % self.of == self.index]
-        )
+def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
+    """Return the samples of which rows are missing, in ascending order."""
+    missing = [sample for job in group.jobs for sample in job.missing]
+    template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
+    return group.task.numbered_answers(TokensOf(tokenizer, template), missing)
 
 
-def shards_of(plan: Plan, number: int) -> list[Shard]:
-    """Return the shards in which something is to do, if the samples of each model are divided into `number` shards."""
-    models = dict.fromkeys(group.model for group in plan.groups)
-    shards = (Shard(index, number, model) for model in range(len(models)) for index in range(number))
-    return [shard for shard in shards if shard.part_of(plan).rows_to_do]
+def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
+    """Jobs with their samples, each as soon as its last sample is made."""
+    job_of = {sample: job for job in group.jobs for sample in job.missing}
+    job_samples: dict[int, list[Sample | InvalidSample]] = {}
+    for sample in samples_of(tokenizer, group):
+        job = job_of[sample.id]
+        samples = job_samples.setdefault(job.key, [])
+        samples.append(sample)
+        if len(samples) == len(job.missing):
+            yield job, job_samples.pop(job.key)

@@ -17,8 +17,10 @@ from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import Sampled, Sampler, TeacherForced, greedy, uniforms
 from kvbench.models.engine import Answer, Engine, Generation
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.reasoning import final_of_ids, turn_before
+from kvbench.models.prompts.tokens import ending, ends, token_texts
 from kvbench.records.row import Row
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory

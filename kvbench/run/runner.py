@@ -9,11 +9,10 @@ from typing import Protocol
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail
-from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, jobs_with_samples
 from kvbench.run.procedure import Backend, Prepared, Procedure, Session, backend_of
 from kvbench.run.progress import Progress, RunStats, Unseen, WorkDone
 from kvbench.run.rows import JobResult
-from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import StopRequested
 
 

@@ -1,10 +1,42 @@
-"""The shard that a command line names: I/N, or the one that a scheduler gives its process (auto, auto/N)."""
+"""A shard of a plan, and which one a command line names: I/N, or what a scheduler gives its process (auto, auto/N)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from kvbench.run.plan import Shard
+from kvbench.run.plan import Plan
 from kvbench.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `index` of `of`, counted from 0, of the prompts of every model; or of one model, by its place in the plan.
+
+    The prompts of a shard depend on their numbers alone: not on what is done, nor on other cells.
+    """
+
+    index: int
+    of: int
+    model: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise UserError(f"shard {self.index + 1}/{self.of}: allowed: 1/N to N/N")
+
+    def part_of(self, plan: Plan) -> Plan:
+        """Return the plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
+        models = list(dict.fromkeys(group.model for group in plan.groups))
+        selected = models if self.model is None else [models[self.model]]
+        return plan.with_jobs(
+            lambda group: [job for job in group.jobs if group.model in selected and job.key % self.of == self.index]
+        )
+
+
+def shards_of(plan: Plan, number: int) -> list[Shard]:
+    """Return the shards in which something is to do, if the samples of each model are divided into `number` shards."""
+    models = dict.fromkeys(group.model for group in plan.groups)
+    shards = (Shard(index, number, model) for model in range(len(models)) for index in range(number))
+    return [shard for shard in shards if shard.part_of(plan).rows_to_do]
 
 
 class _Scheduler(NamedTuple):

@@ -1,6 +1,7 @@
-"""A function of foreign input, called in a child process that the system ends at its limits of time and memory.
+"""Calls of foreign code with limits: in a child process that the system ends, or in a thread that is left behind.
 
 The child is a fork, so that it has what the function needs; it is kept for the next call, which then costs a message.
+A thread is for calls of libraries that bound each read alone, so that a byte now and then has no end.
 """
 
 import math
@@ -15,9 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from kvbench.support.errors import OverLimit, UserError
+
+Result = TypeVar("Result")
 
 HANGS = 120
 """Seconds of a call after which the child is taken to wait for a lock that another thread held at the fork."""
@@ -148,3 +151,24 @@ def _read(answer: bytes, most: int, limits: Limits) -> str:
     if kind == b"full":
         raise OverLimit(f"{limits.bytes / 2**30:g} GiB")
     raise UserError(text) if kind == b"user" else RuntimeError(text)
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what a call returns; TimeoutError after so many seconds, while it goes on and its end is not heard."""
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no whole answer in {seconds:g} s")
+    return results[0]

@@ -18,8 +18,9 @@ from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
 from kvbench.run.cell import Cell
 from kvbench.run.launch.local import Launcher
-from kvbench.run.plan import Plan, Shard, plan
+from kvbench.run.plan import Plan, plan
 from kvbench.run.settings import Results
+from kvbench.run.shard import Shard
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped

@@ -16,10 +16,11 @@ from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest,
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch.local import PartToRun, PendingSweep
-from kvbench.run.plan import Plan, Shard, shards_of
+from kvbench.run.plan import Plan
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress
 from kvbench.run.runner import Opened, run
+from kvbench.run.shard import Shard, shards_of
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 from kvbench.support.shared_gpus import processes_of_gpu

@@ -22,7 +22,8 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.prompts.prompt import TokensOf, build
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.ruler.niah import Niah
 from kvbench.tasks.task import Sample
 

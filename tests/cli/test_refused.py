@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from kvbench.cli.sweep import PartOfSweep
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.run.plan import Shard
+from kvbench.run.shard import Shard
 from kvbench.work.planned import plan_sweep
 from tests.cli.conftest import Command
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens, template_tokens, token_texts
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import TokensOf, ends, stop_tokens, template_tokens, token_texts
 from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes, of_words

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from kvbench.models.prompts.chat import around
-from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.reasoning import (
     KNOWN,
     Channels,
@@ -23,6 +23,7 @@ from kvbench.models.prompts.reasoning import (
     marks_of,
     turn_before,
 )
+from kvbench.models.prompts.tokens import plain
 from kvbench.tasks.task import Final, Reasoning, Sample
 from tests.models.tokenizers import of_bytes
 

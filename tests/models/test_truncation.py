@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2
-from kvbench.models.prompts.prompt import build, truncate
+from kvbench.models.prompts.build import build, truncate
 from kvbench.tasks.infinitebench import InfiniteBench, SyntheticInfiniteBench
 from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings

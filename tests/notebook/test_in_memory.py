@@ -215,7 +215,7 @@ def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Pa
     assert len(frame) == 4 and set(frame["cell"]) == {row.cell for row in rows}
     assert frame.set_index("cell").loc[rows[0].cell, "kept_sha256"] == rows[0].kept_sha256
 
-    from kvbench.models.prompts.prompt import TokensOf
+    from kvbench.models.prompts.tokens import TokensOf
     from kvbench.tasks.ruler.niah import Niah
 
     folder = assets() / "reference"

@@ -15,7 +15,7 @@ from kvbench.papers.request import Request, RowsElsewhere, Runner
 from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
 from kvbench.run.launch.local import PendingSweep
-from kvbench.run.plan import Shard
+from kvbench.run.shard import Shard
 from kvbench.work.planned import cells_of
 
 WORDS = ("model=reference", "task.samples=2", "task.context_length=384", "task.haystack=noise", "budget=80")

@@ -28,7 +28,7 @@ from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.prompts.prompt import build
+from kvbench.models.prompts.build import build
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.conversations import ConversationJob

@@ -14,7 +14,8 @@ from kvbench.records import ResultsFolder
 from kvbench.run.cell import Cell
 from kvbench.run.launch.local import Launcher, LocalProcesses, PendingSweep, devices, worst
 from kvbench.run.launch.slurm import Job, Requeued, Slurm, read_jobs
-from kvbench.run.plan import Shard, plan, shards_of
+from kvbench.run.plan import plan
+from kvbench.run.shard import Shard, shards_of
 from kvbench.support.errors import UserError
 from kvbench.work import sweep as work_sweep
 from tests.run.survival.faking import SAMPLES, sweep

@@ -22,8 +22,8 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import QUESTION_BLOCK, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.build import build
 from kvbench.models.prompts.chat import render
-from kvbench.models.prompts.prompt import build
 from kvbench.models.rope import LengthRope
 from kvbench.records import Row
 from kvbench.run.cell import Cell

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kvbench.run.plan import Shard
-from kvbench.run.shard import shard_of
+from kvbench.run.shard import Shard, shard_of
 
 KUBERNETES = {"JOB_COMPLETION_INDEX": "2"}
 SLURM = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MAX": "3"}

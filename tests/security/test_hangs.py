@@ -30,7 +30,7 @@ from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.tokenizer_growth import growth
 from kvbench.models.prompts import chat, prompt
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.records import ResultsFolder, file_sizes
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.extras.conformance.golden.prompts import task_of
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.task import Sample
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
 from kvbench.tasks.task import Sample, Task
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.models.prompts.prompt import build
+from kvbench.models.prompts.build import build
 from kvbench.run.cell import describe_task
 from kvbench.tasks.own_file import METRICS, OwnFile
 from kvbench.tasks.task import Sample

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.ruler.task import string_match_part
 from tests.tasks.versions import GOLDEN, TABLE, entry, made_up, names
 

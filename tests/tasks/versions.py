@@ -23,7 +23,7 @@ from kvbench.extras.nolima.tests import rows as nolima
 from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
 from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.extras.trajectories.tests import bfcl_package, runs
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.task import Sample
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench

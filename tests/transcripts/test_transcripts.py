@@ -15,8 +15,10 @@ import yaml
 from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.scbench_official.tests import rows as official_rows
+from kvbench.models.prompts.build import build
 from kvbench.models.prompts.chat import give_arguments
-from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
+from kvbench.models.prompts.raw_text import begin
+from kvbench.models.prompts.tokens import TokensOf, ends, template_tokens
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
 from tests.tasks.scbench.rows import write as write_rows

@@ -33,7 +33,8 @@ from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.own_attention import own_steps
-from kvbench.models.prompts.prompt import Prompt, begin
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.raw_text import begin
 from kvbench.records.sidecars import KeptDetail, Timing
 from kvbench.run.cell import Cell
 from kvbench.run.energy import energy_meter

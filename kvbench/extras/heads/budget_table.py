@@ -24,7 +24,7 @@ from kvbench.extras.heads.calibration import loaded, prompts_of
 from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.prompts.prompt import ends
+from kvbench.models.prompts.tokens import ends
 from kvbench.models.repeat import FrozenAttentionCache
 from kvbench.run.evict_cell import eviction_of
 from kvbench.run.plan import Plan

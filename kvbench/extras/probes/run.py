@@ -24,10 +24,9 @@ from kvbench.papers.cells import unless_named
 from kvbench.records import ResultsFolder, environment
 from kvbench.run.cell import Cell, canonical, check_model_unchanged, describe, describe_model, digest
 from kvbench.run.local import check_group
-from kvbench.run.plan import Plan, PrefillGroup, plan
+from kvbench.run.plan import Plan, PrefillGroup, jobs_with_samples, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
-from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ALL_READ, SIZED_BUDGET, UNCHANGED, Claim, check
 from kvbench.support.plugins import foreign

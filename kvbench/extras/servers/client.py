@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kvbench.extras.servers.answer_stream import STREAM, Times, TornStream, joined
 from kvbench.extras.servers.endpoint import Endpoint
-from kvbench.support.deadline import within
+from kvbench.support.bounded import within
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable
 

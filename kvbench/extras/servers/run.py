@@ -13,16 +13,17 @@ from kvbench.extras.servers.endpoint import ServedCell
 from kvbench.extras.servers.identity import identity
 from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.build import build
 from kvbench.models.prompts.chat import check_chat, check_ends
-from kvbench.models.prompts.prompt import Prompt, begin, build
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.raw_text import begin
 from kvbench.models.prompts.reasoning import final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
 from kvbench.run.cell import check_model_unchanged
-from kvbench.run.plan import PrefillGroup, PrefillJob
+from kvbench.run.plan import PrefillGroup, PrefillJob, samples_of
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress, RunStats
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
-from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Final, InvalidSample, Sample, Task

@@ -18,7 +18,9 @@ from kvbench.extras.servers.client import Client, KeyRefused
 from kvbench.extras.servers.completions import Server
 from kvbench.extras.servers.endpoint import FULL, ServedCell
 from kvbench.extras.servers.run import prompt_for, read_tokenizer
-from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, template_tokens
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.raw_text import begin
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample

@@ -6,7 +6,7 @@ from typing import Any
 from kvbench.extras.servers.completions import text_of
 from kvbench.extras.servers.endpoint import ServedCell
 from kvbench.extras.servers.run import prompt_for, read_tokenizer
-from kvbench.models.prompts.prompt import TokensOf, template_tokens
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample
 

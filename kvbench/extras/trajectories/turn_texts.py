@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from kvbench.extras.trajectories.trajectory import Call, Message, TrajectorySample, plain_text, plain_turns
+from kvbench.models.prompts.build import TurnTexts
 from kvbench.models.prompts.chat import CONTENT, render_turns, template_of
-from kvbench.models.prompts.prompt import TurnTexts
 from kvbench.support.errors import UserError
 
 Show = Callable[[Sequence[Message], bool], str]

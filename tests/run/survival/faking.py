@@ -25,8 +25,9 @@ from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, rea
 from kvbench.run import answers, local, runner
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.plan import PrefillJob, Shard, plan
+from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.rows import JobResult, error_row
+from kvbench.run.shard import Shard
 from kvbench.tasks.task import Sample
 from tests.questions import Questions
 from tests.run.already import recorded_samples

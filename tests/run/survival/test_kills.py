@@ -19,7 +19,7 @@ from kvbench.records import ResultsFolder, read_rows
 from kvbench.run.cell import Cell
 from kvbench.run.launch.local import LocalProcesses, PendingSweep
 from kvbench.run.launch.slurm import Requeued
-from kvbench.run.plan import Shard
+from kvbench.run.shard import Shard
 from tests.run.survival.faking import FakeEngine, die_at, fork, go, join, outcomes, recorded_twice
 
 KILLS, FOLDERS = 100, 10

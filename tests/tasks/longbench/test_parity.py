@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvbench.models.prompts.prompt import build, truncate
+from kvbench.models.prompts.build import build, truncate
 from tests.tasks.longbench.conftest import task
 from tests.tasks.longbench.test_task import names, samples
 

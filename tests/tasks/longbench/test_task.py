@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvbench.config.entries import options
-from kvbench.models.prompts.prompt import build
+from kvbench.models.prompts.build import build
 from kvbench.tasks.longbench import EXTENDED, MEMBERS, LongBenchTask
 from kvbench.tasks.task import InvalidSample, Sample, Task, TaskSettings, TokenCounter
 from tests.tasks.longbench.conftest import row, task, write

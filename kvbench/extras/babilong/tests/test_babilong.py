@@ -10,7 +10,7 @@ import pytest
 from kvbench.extras.babilong.babilong import names_only
 from kvbench.extras.babilong.tests import rows as babilong_rows
 from kvbench.extras.conformance.golden.prompts import task_of
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.task import Sample
 from scripts.golden_tasks import ASKED, sha256
 from tests.tasks.versions import GOLDEN

@@ -12,7 +12,8 @@ from kvbench.config.compose import resolved
 from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.extras.conformance.golden.verdict import Verdict, compare_number, compare_text
-from kvbench.models.prompts.prompt import TokensOf, truncate
+from kvbench.models.prompts.build import truncate
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.jsonl import rows
 from kvbench.tasks.task import Sample, Task

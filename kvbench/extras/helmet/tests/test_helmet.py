@@ -16,7 +16,7 @@ import pytest
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.extras.helmet.tests import rows as helmet_rows
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks.versions import GOLDEN

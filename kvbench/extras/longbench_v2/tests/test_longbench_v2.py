@@ -9,7 +9,8 @@ import pytest
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2, chosen_letter
-from kvbench.models.prompts.prompt import TokensOf, truncate
+from kvbench.models.prompts.build import truncate
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks.versions import GOLDEN
 

@@ -14,7 +14,7 @@ import pytest
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.nolima.nolima import NoLiMa
 from kvbench.extras.nolima.tests import rows as nolima
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.task import Sample
 from tests.models.tokenizers import of_bytes
 from tests.tasks.versions import GOLDEN

@@ -15,7 +15,7 @@ from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.ruler_v2.mmlu import ordinal
 from kvbench.extras.ruler_v2.scores import MATCHES, Match, edits
 from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
-from kvbench.models.prompts.prompt import TokensOf
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.support.errors import MissingFile
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.lock import read_lock

@@ -11,7 +11,9 @@ from kvbench.config.entries import options
 from kvbench.extras.scbench_official.scbench_official import MEMBERS
 from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.extras.scbench_official.tests.rows import PREDICTIONS
-from kvbench.models.prompts.prompt import Prompt, TokensOf, build, template_tokens
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.tasks.task import InvalidSample, Sample
 from tests import repository
 from tests.models.tokenizers import of_words

@@ -17,7 +17,8 @@ from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.prompts.prompt import Prompt, build
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.plan import PrefillJob, plan

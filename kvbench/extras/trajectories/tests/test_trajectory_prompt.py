@@ -9,7 +9,8 @@ import pytest
 
 from kvbench.extras.trajectories.tests.runs import THREE, TOOLS, task_of
 from kvbench.extras.trajectories.trajectories import RecordedTrajectories
-from kvbench.models.prompts.prompt import Prompt, build
+from kvbench.models.prompts.build import build
+from kvbench.models.prompts.prompt import Prompt
 from kvbench.tasks.task import Sample
 from tests.models.tokenizers import TURNS, of_bytes, of_words
 

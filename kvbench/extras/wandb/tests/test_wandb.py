@@ -15,7 +15,7 @@ from kvbench.cli.main import main  # noqa: E402
 from kvbench.cli.sweep import PartOfSweep  # noqa: E402
 from kvbench.extras.wandb.logger import Wandb  # noqa: E402
 from kvbench.records import ResultsFolder, read_rows  # noqa: E402
-from kvbench.run.plan import Shard  # noqa: E402
+from kvbench.run.shard import Shard  # noqa: E402
 from kvbench.support.errors import UserError  # noqa: E402
 from kvbench.work.logger import Logger  # noqa: E402
 
