@@ -29,7 +29,8 @@ from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.tokenizer_growth import growth
-from kvbench.models.prompts import chat, prompt
+from kvbench.models.prompts import chat
+from kvbench.models.prompts import tokens as tokens_of_texts
 from kvbench.models.prompts.tokens import TokensOf
 from kvbench.records import ResultsFolder, file_sizes
 from kvbench.run.cell import Cell
@@ -314,7 +315,7 @@ def test_the_growth_of_rules() -> None:
 
 
 def test_a_tokenizer_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(tokens_of_texts, "MOST_SECONDS", 0.01)
     waiting = threading.Event()
     with pytest.raises(OverLimit, match=r"the model's tokenizer takes more than 0\.01 s for a text"):
         TokensOf(lambda *_, **__: waiting.wait())("a")
