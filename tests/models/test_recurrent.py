@@ -13,12 +13,12 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT
 from kvbench.eviction.scores.score import ContextRepetition
+from kvbench.extras.probes.next_step import next_step
 from kvbench.extras.stores.quantized import pack_cache
 from kvbench.extras.stores.quantized_batch import QuantizedBatch
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.decode.next_step import next_step
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.repeat import RepeatPass

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from kvbench.extras.efficiency import roofline
+from kvbench.extras.efficiency.transformers_steps import own_steps
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.own_attention import own_steps
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.raw_text import begin
 from kvbench.records.sidecars import KeptDetail, Timing

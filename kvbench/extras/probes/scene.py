@@ -13,9 +13,9 @@ from kvbench.cache.shapes import Ranked
 from kvbench.eviction.evict import Decision
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Score
+from kvbench.extras.probes.next_step import Step, next_step
 from kvbench.extras.probes.query import Output, Query, removal_errors
 from kvbench.models.bridge import projection
-from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
