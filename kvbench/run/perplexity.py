@@ -109,28 +109,13 @@ class _Reading:
 
     def _score(self, cells: Sequence[Cell]) -> JobResult:
         """Score the texts, one after the other; caches go on from text to text."""
-        part, prompts, task = self.result.part(), dict[int, Prompt](), _task(cells[0])
-        tokenizer = self.model.tokenizer
-        for sample in self.texts:
-            try:
-                if sample.question:
-                    prompts[sample.id] = begin_continuation(tokenizer, sample, task.given_tokens, task.context_length)
-                else:
-                    prompts[sample.id] = begin(tokenizer, sample.context, task.context_length + 1)
-            except ValueError as error:
-                part.fail(sample, str(error), cells)
+        part = self.result.part()
+        prompts, caches = self._prompts(cells, part), list[EvictingCache]()
         readable = [sample for sample in self.texts if sample.id in prompts]
-        caches: list[EvictingCache] = []
         for place, sample in enumerate(readable):
             prompt, start = prompts[sample.id], clock(self.model)
             try:
-                last = prompt.tokens - 1 + (caches[0].num_tokens if caches else 0)
-                if last > self.model.max_length and any(cell.policy.positions == "original" for cell in cells):
-                    raise UserError(
-                        f"the token at position {last} is beyond the longest sequence of the model, "
-                        f"{self.model.max_length} tokens; use policy.positions=cache, or fewer tokens "
-                        "(task.context_length, task.samples)"
-                    )
+                _check_length(self.model, prompt.tokens - 1 + (caches[0].num_tokens if caches else 0), cells)
                 caches = caches or _caches(self.model, cells, list(prompts.values()))
                 caches, nll = _nll(self.model, prompt, cells, caches)
             except ValueError as error:
@@ -141,33 +126,68 @@ class _Reading:
                 break
             seconds = (clock(self.model) - start) / len(cells)
             for cell, evicting, values in zip(cells, caches, nll.double().cpu().tolist(), strict=True):
-                if (cell.id, sample.id) not in part.job.places:
-                    continue
-                cache = evicting.freeze()
-                broken = next((position for position, value in enumerate(values) if not math.isfinite(value)), None)
-                if broken is not None:
-                    part.fail(sample, BROKEN.format(broken), [cell], prompt)
-                    continue
-                part.record(
-                    sample,
-                    prompt,
-                    measure(cell, cache, kept_of(cache), None),
-                    evicting.num_tokens,
-                    prompt_tokens=evicting.num_tokens,
-                    **cache.exempt,
-                    full_cache_bytes=evicting.full_bytes,
-                    peak_bytes=evicting.peak_bytes,
-                    decode_evictions=evicting.evictions,
-                    decode_seconds=seconds,
-                    new_tokens=len(values),
-                    value=math.fsum(values) / len(values),
-                )
-                part.curves.append(Curve.over(cell.id, sample.id, task.metric, values, task.context_length))
+                if (cell.id, sample.id) in part.job.places:
+                    _record(part, sample, prompt, cell, evicting, values, seconds)
         return part
+
+    def _prompts(self, cells: Sequence[Cell], part: JobResult) -> dict[int, Prompt]:
+        """Return the prompts of the texts, by sample; rows in `part` for those that have no token to score."""
+        prompts, task, tokenizer = dict[int, Prompt](), _task(cells[0]), self.model.tokenizer
+        for sample in self.texts:
+            try:
+                if sample.question:
+                    prompts[sample.id] = begin_continuation(tokenizer, sample, task.given_tokens, task.context_length)
+                else:
+                    prompts[sample.id] = begin(tokenizer, sample.context, task.context_length + 1)
+            except ValueError as error:
+                part.fail(sample, str(error), cells)
+        return prompts
 
     def _fail(self, cell: Cell, reason: str) -> None:
         for sample in self.texts:
             self.result.fail(sample, reason, [cell])
+
+
+def _check_length(model: LoadedModel, last: int, cells: Sequence[Cell]) -> None:
+    """Raise UserError where the position of the last token is beyond what the model reads, and a cell keeps it."""
+    if last > model.max_length and any(cell.policy.positions == "original" for cell in cells):
+        raise UserError(
+            f"the token at position {last} is beyond the longest sequence of the model, "
+            f"{model.max_length} tokens; use policy.positions=cache, or fewer tokens "
+            "(task.context_length, task.samples)"
+        )
+
+
+def _record(
+    part: JobResult,
+    sample: Sample,
+    prompt: Prompt,
+    cell: Cell,
+    evicting: EvictingCache,
+    values: Sequence[float],
+    seconds: float,
+) -> None:
+    """Record the row and the curve of a text and a cell. values: the negative log-likelihood of each scored token."""
+    broken = next((position for position, value in enumerate(values) if not math.isfinite(value)), None)
+    if broken is not None:
+        part.fail(sample, BROKEN.format(broken), [cell], prompt)
+        return
+    cache, task = evicting.freeze(), _task(cell)
+    part.record(
+        sample,
+        prompt,
+        measure(cell, cache, kept_of(cache), None),
+        evicting.num_tokens,
+        prompt_tokens=evicting.num_tokens,
+        **cache.exempt,
+        full_cache_bytes=evicting.full_bytes,
+        peak_bytes=evicting.peak_bytes,
+        decode_evictions=evicting.evictions,
+        decode_seconds=seconds,
+        new_tokens=len(values),
+        value=math.fsum(values) / len(values),
+    )
+    part.curves.append(Curve.over(cell.id, sample.id, task.metric, values, task.context_length))
 
 
 def _nll(
