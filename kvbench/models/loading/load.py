@@ -159,8 +159,8 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    spec, device = info.spec, info.device
-    torch.set_num_threads(spec.threads or default_threads())
+    spec, device, threads = info.spec, info.device, default_threads()
+    torch.set_num_threads(spec.threads or threads)
     switches, sharing = make_deterministic(), processes_of_gpu()
     if device.type == "cuda" and sharing > 1:  # what one of them takes too much of runs out for itself alone
         torch.cuda.set_per_process_memory_fraction(1 / sharing, device)
@@ -182,24 +182,11 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         rope=length_rope(info.config),
     )
     try:
-        expected = eager_logits(model)
-        wide = widen(model)
-        if (products := chosen_products(model, spec.products, recorded)) is not None:
-            use_products(model, products)
-        bridge.attach(model)
-        spec.adapt(engine)
-        check_model(engine, expected)
-        if engine.uncaptured is None and kernels == "triton":
-            engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
+        products, wide = _attach(engine, spec, recorded)
     except ValueError as error:
         raise UserError(f"{spec.label}: {error}") from error
     if device.type == "cpu":
         suit_cpu(engine)
-        hardware: dict[str, Any] = {"name": f"cpu, {torch.get_num_threads()} threads"}
-    else:
-        name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
-        hardware = {"name": name, "cuda": torch.version.cuda, "gpus": gpus}
-        hardware |= {"processes": sharing} if sharing > 1 else {}
     stop = end_tokens(model, spec.label)
     if spec.is_real and uses_template(info.tokenizer, spec.chat):
         notes += ends_unseen(info.tokenizer, spec.system, stop, spec.label)
@@ -210,7 +197,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         stop=stop,
         max_length=info.max_length,
         device={
-            **hardware,
+            **_hardware(device, sharing),
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": spec.attention,
             "kernels": kernels,
@@ -224,6 +211,32 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         },
         notes=notes,
     )
+
+
+def _attach(engine: Engine, spec: ModelSpec, recorded: Products | None) -> tuple[Products | None, bool]:
+    """Give the model kvbench's attention and products, and check its logits on a few tokens against transformers'.
+
+    Returns the products, and whether the logits were made float32. Raises ValueError if the logits differ.
+    """
+    model = engine.model
+    expected = eager_logits(model)
+    wide = widen(model)
+    if (products := chosen_products(model, spec.products, recorded)) is not None:
+        use_products(model, products)
+    bridge.attach(model)
+    spec.adapt(engine)
+    check_model(engine, expected)
+    if engine.uncaptured is None and engine.kernels == "triton":
+        engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
+    return products, wide
+
+
+def _hardware(device: torch.device, sharing: int) -> dict[str, Any]:
+    """Return what last bits may depend on. sharing: processes that share the GPU."""
+    if device.type == "cpu":
+        return {"name": f"cpu, {torch.get_num_threads()} threads"}
+    name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
+    return {"name": name, "cuda": torch.version.cuda, "gpus": gpus} | ({"processes": sharing} if sharing > 1 else {})
 
 
 def make_model(info: ModelInfo, dtype: torch.dtype | str) -> Any:
