@@ -22,7 +22,7 @@ TABLE = Table(
         TableRow(("snapkv", "9"), (Figure("7.5", "1", "18", second=True), Figure(note="failed")), "2 ms"),
     ),
     notes=("full: no eviction.",),
-    errors=("1 of 27 rows failed:", "out of memory"),
+    errors=("1 of 27 rows failed:", "out | of memory"),
     aside="evict",
     rules=(0, 1),
 )
@@ -60,7 +60,7 @@ snapkv  9   7.5' [1,18]  failed       2 ms
 
 full: no eviction.
 1 of 27 rows failed:
-  out of memory
+  out | of memory
 
 cell   n  verdict
 a_b   12  worse
@@ -74,6 +74,8 @@ def test_markdown_has_bold_and_underlined_figures_and_escapes() -> None:
     text = emitted(REPORT, "markdown")
     assert "| h2o | 9 | **8.5** [1, 20] | 10.0 n=8 | 3 ms |" in text and "<ins>7.5</ins> [1, 18]" in text
     assert "**model \\<b>**" in text and "bold is best of its column, underlined second; window 16" in text
+    assert "| policy | n | 0.1<br>kept 10 % | 0.2<br>kept 20 % | evict |\n| :-- | :-- | --: | --: | --: |\n" in text
+    assert "full: no eviction.\n\n1 of 27 rows failed:\n\n- out \\| of memory\n" in text
     assert "| :-- | --: | :-- |" in text and text.startswith("# A page\n\n*Ours: 9 samples.*\n")
 
 

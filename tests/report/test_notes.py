@@ -11,7 +11,7 @@ from kvbench.report.formats.text import WIDTH, folded
 from kvbench.report.tables import footprint, table
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-FILES = ("reference/main", "smollm2/main", "smollm2/raw")
+FILES = ("reference/main", "smollm2/raw")
 
 
 def lines(report: Report) -> list[int]:
