@@ -42,7 +42,7 @@ def test_secrets_are_not_recorded() -> None:
     ]
 
 
-def test_variables_of_the_process_and_versions_of_installed_packages_are_the_default(
+def test_variables_and_installed_packages_of_the_process_are_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -87,7 +87,7 @@ def test_a_repository_is_named_by_its_pages_and_without_secrets(checkout: Path) 
         assert source(checkout / "package")["repository"] == page, remote
 
 
-def test_an_installed_copy_in_a_foreign_repository_and_without_git_has_no_commit(
+def test_a_copy_in_a_foreign_repository_and_one_without_git_have_no_commit(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown = dict.fromkeys(("commit", "dirty", "repository"))

@@ -58,8 +58,11 @@ class Worker:
         self.heart.note_heartbeat(self.clock())
 
 
+Three = tuple[Worker, Worker, Worker]
+
+
 @pytest.fixture
-def three(tmp_path: Path) -> tuple[Worker, Worker, Worker]:
+def three(tmp_path: Path) -> Three:
     return Worker(tmp_path, "a"), Worker(tmp_path, "b"), Worker(tmp_path, "c")
 
 
@@ -67,7 +70,7 @@ def names(worker: Worker) -> list[str]:
     return sorted(path.name for path in (worker.path.parents[1] / "leases").iterdir())
 
 
-def test_one_gets_a_unit_and_others_after_its_release(three: tuple[Worker, Worker, Worker]) -> None:
+def test_one_gets_a_unit_and_others_after_its_release(three: Three) -> None:
     first, second, _ = three
     lease = first.leases.claim("u-1")
     assert lease == Lease("u-1", 0) and second.leases.claim("u-1") is None
@@ -78,7 +81,7 @@ def test_one_gets_a_unit_and_others_after_its_release(three: tuple[Worker, Worke
 
 
 @pytest.mark.parametrize("skew", ["2001-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
-def test_silence_is_measured_by_the_watcher(skew: str, three: tuple[Worker, Worker, Worker]) -> None:
+def test_silence_is_measured_by_the_watcher(skew: str, three: Three) -> None:
     """However wrong the clock of the other: a heart that beats lives, one that is silent for long enough does not."""
     first, second, _ = three
     assert first.leases.claim("u-1")
@@ -92,7 +95,7 @@ def test_silence_is_measured_by_the_watcher(skew: str, three: tuple[Worker, Work
     assert second.leases.claim("u-1") == Lease("u-1", 1)
 
 
-def test_of_two_that_take_over_one_does(three: tuple[Worker, Worker, Worker]) -> None:
+def test_of_two_that_take_over_one_does(three: Three) -> None:
     first, second, third = three
     assert first.leases.claim("u-1")
     for other in (second, third):
@@ -105,7 +108,7 @@ def test_of_two_that_take_over_one_does(three: tuple[Worker, Worker, Worker]) ->
     assert names(first) == []
 
 
-def test_a_judgement_that_is_late_steps_back(three: tuple[Worker, Worker, Worker]) -> None:
+def test_a_judgement_that_is_late_steps_back(three: Three) -> None:
     """The stale lease it judged is gone, or another's: the unit was made and is free, or made anew."""
     first, second, third = three
     lease = first.leases.claim("u-1")
@@ -116,7 +119,7 @@ def test_a_judgement_that_is_late_steps_back(three: tuple[Worker, Worker, Worker
     assert third.leases._create_after("u-1", 0, first.heart.start()) is None and names(first) == ["u-1.0"]
 
 
-def test_who_slept_is_not_sure_and_learns_what_happened(three: tuple[Worker, Worker, Worker]) -> None:
+def test_who_slept_is_not_sure_and_learns_what_happened(three: Three) -> None:
     first, second, _ = three
     lease = first.leases.claim("u-1")
     assert lease is not None and first.leases.sure(lease)
@@ -156,9 +159,7 @@ def test_the_dead_of_this_machine_are_known_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["removed", "cut"])
-def test_an_orphan_lease_of_this_machine_is_free_at_once_without_the_file_of_its_owner(
-    tmp_path: Path, file: str
-) -> None:
+def test_an_orphan_lease_of_this_machine_is_free_at_once_without_its_owners_file(tmp_path: Path, file: str) -> None:
     first, second = Worker(tmp_path, "x"), Worker(tmp_path, "y")
     first.says(machine=machine(), pid=os.getpid(), born=born(os.getpid()))
     assert first.leases.claim("u-1") and first.leases.claim("u-2")
@@ -206,7 +207,7 @@ def test_a_process_file_without_its_checksum_is_told_and_not_counted(tmp_path: P
         assert warnings == [f"{path} is damaged, or no process wrote it: not counted; remove it"]
 
 
-def test_what_is_no_generation_is_no_lease(three: tuple[Worker, Worker, Worker]) -> None:
+def test_what_is_no_generation_is_no_lease(three: Three) -> None:
     """A number of thirty digits kept a release busy for ever."""
     first, *_ = three
     (first.path.parents[1] / "leases").mkdir()
@@ -221,7 +222,7 @@ def test_what_is_no_generation_is_no_lease(three: tuple[Worker, Worker, Worker])
 
 @pytest.mark.parametrize(("make", "stays"), [(os.mkfifo, []), (os.mkdir, ["u-1.123456789"])])
 def test_a_fifo_or_a_folder_in_the_place_of_a_lease_ends_like_others(
-    make: Callable[[Path], None], stays: list[str], three: tuple[Worker, Worker, Worker]
+    make: Callable[[Path], None], stays: list[str], three: Three
 ) -> None:
     """Of a large generation."""
     first, second, _ = three
@@ -260,9 +261,7 @@ def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:
     assert {path.suffix for path in (tmp_path / "rows").iterdir()} == {".jsonl"}
 
 
-def test_a_full_disk_leaves_no_lease_of_nobody(
-    three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_lease_of_nobody(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = three
 
     def full(*_: object) -> int:
@@ -280,9 +279,7 @@ def without_links(*_: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def test_leases_without_hard_links_name_their_owner_too(
-    three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leases_without_hard_links_name_their_owner_too(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = three
     assert first.leases.claim("u-1") == Lease("u-1", 0)
     monkeypatch.setattr(os, "link", without_links)
@@ -294,7 +291,7 @@ def test_leases_without_hard_links_name_their_owner_too(
 
 @pytest.mark.parametrize("kind", [OSError, FileExistsError])
 def test_a_lease_that_was_made_is_ours_whatever_the_disk_says(
-    kind: type[OSError], three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
+    kind: type[OSError], three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = three
     usual = os.link

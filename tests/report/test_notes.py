@@ -31,7 +31,4 @@ def test_a_comparison_has_at_most_four_lines_of_notes() -> None:
     both = sides(words, str(RESULTS / "smollm2/main.parquet"), lambda text: None)
     report = report_of(compare(*both, resamples=99))
     assert max(lines(report)) <= 4 and any("equivalent: within 10 points" in note for note in report.tables[0].notes)
-
-
-def test_the_notes_of_all_rows_are_short() -> None:
     assert len(folded(footprint.NOTE, WIDTH)) <= 4

@@ -96,9 +96,7 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
-def test_what_is_no_row_is_left_out_by_file_and_line(
-    cell, lines: Lines, column: str, value: object, message: str
-) -> None:
+def test_what_is_no_row_is_left_out_by_file_and_line(cell, lines, column: str, value: object, message: str) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
     text = good.to_json() + "\n" + changed(bad, **{column: value})
     for after in ([last], []):

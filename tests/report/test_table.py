@@ -253,8 +253,10 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 )
 def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        table(small / "nowhere" if options["format"] == "pdf" else small, **options)
+        table(small, **options)
     assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="unknown format"):  # said before a missing folder
+        table(small / "nowhere", "pdf")
 
 
 def test_a_torn_line_is_told_to_the_caller(small: Path) -> None:

@@ -215,7 +215,14 @@ def test_a_file_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert len([*csv.DictReader(lines)]) == 5  # four differences and their average
 
 
-def test_an_unknown_n_has_no_verdict_but_a_need(tmp_path: Path) -> None:
+def test_perplexity_without_sd_has_no_verdict_and_an_unknown_n_a_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "method,host,task,mean,n,unit{}\nA,,pg19,12.5,50,perplexity{}\nB,A,pg19,11.0,50,perplexity{}\n"
+    for sd, expected in (("", "not auditable"), (",1.0", "decided")):
+        file = write(tmp_path, text.format(",sd" if sd else "", sd, sd))
+        assert main(["audit", str(file), "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["verdict"] == expected
     file = write(tmp_path, "method,host,task,mean,n\nA,,x,7.6,\nB,A,x,36.8,\nA,,y,10.8,\nB,A,y,47.2,\n")
     assert main(["audit", str(file), "--out", str(tmp_path / "out.txt")]) == 0
     page = (tmp_path / "out.txt").read_text("utf-8")
@@ -223,22 +230,11 @@ def test_an_unknown_n_has_no_verdict_but_a_need(tmp_path: Path) -> None:
     assert "decided" not in page.split("n is not known")[0]
 
 
-def test_perplexity_is_not_judged_without_sd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "method,host,task,mean,n,unit{}\nA,,pg19,12.5,50,perplexity{}\nB,A,pg19,11.0,50,perplexity{}\n"
-    for sd, expected in (("", "not auditable"), (",1.0", "decided")):
-        file = write(tmp_path, text.format(",sd" if sd else "", sd, sd))
-        assert main(["audit", str(file), "--format", "json"]) == 0
-        assert json.loads(capsys.readouterr().out)[0]["verdict"] == expected
-
-
-def test_a_method_has_a_line_on_every_host(tmp_path: Path) -> None:
+def test_lines_of_hosts_digits_of_a_task_and_copies(tmp_path: Path) -> None:
     text = "method,host,task,mean,n\nH2O,,x,40,100\nTOVA,,x,50,100\nKey,H2O,x,45,100\nKey,TOVA,x,52,100\n"
     pairs, bests, _ = comparisons(write(tmp_path, text))
     assert [(pair.of, pair.against, pair.pair.net) for pair in pairs] == [("Key", "H2O", 5), ("Key", "TOVA", 2)]
     assert [(best.against, best.pair.net, best.pair.rho) for best in bests] == [("TOVA", 2, 0.8)]
-
-
-def test_digits_of_a_task_are_shared_and_copies_named(tmp_path: Path) -> None:
     file = write(tmp_path, "method,host,task,mean,n\nA,,x,0.33,500\nB,A,x,0.332,500\n")
     assert comparisons(file)[0][0].pair.net == 1
     lines = "".join(f"{name},{host},{task},0.5,100\n" for name, host in (("A", ""), ("B", "A")) for task in "xyz")

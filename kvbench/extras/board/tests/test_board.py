@@ -16,6 +16,7 @@ from kvbench.support.errors import NothingSelected, UserError
 from tests.repository import ROOT
 
 Cells = Callable[..., list[Row]]
+Methods = list[list[Row]]
 FULL = 1000
 N = 20
 
@@ -37,7 +38,7 @@ def silent(text: str) -> None:
 
 
 @pytest.fixture
-def methods(cell: Cells) -> list[list[Row]]:
+def methods(cell: Cells) -> Methods:
     """The full cache always right; good: from 50 to 100 %; bad: always wrong; large: measured above the sizes only."""
     right, wrong = [1.0] * N, [0.0] * N
     return [
@@ -55,7 +56,7 @@ def places(made: Board, size: float) -> dict[str, Place]:
     return {place.policy: place for place in ranking.places}
 
 
-def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path, methods: list[list[Row]]) -> None:
+def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path, methods: Methods) -> None:
     made = board([submission(tmp_path / "a", *methods)], silent, sizes=(0.1, 0.15, 0.3, 0.4))
     assert places(made, 0.1)["good"].budgets == ("0.1",)
     mixed = places(made, 0.15)["good"]
@@ -85,9 +86,7 @@ def test_eviction_before_the_question_is_a_table_of_its_own(tmp_path: Path, cell
     assert [(ranking.moment, len(ranking.places)) for ranking in made.rankings] == [("after", 3), ("before", 3)]
 
 
-def test_a_method_with_other_tasks_is_named_and_not_ranked(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells
-) -> None:
+def test_a_method_with_other_tasks_is_named_and_not_ranked(tmp_path: Path, methods: Methods, cell: Cells) -> None:
     other = cell([1.0] * N, "full", task="ruler/vt", **held(1.0)), cell([1.0] * N, "odd", task="ruler/vt", **held(0.1))
     few = cell([1.0] * 3, "few", **held(0.1))
     made = board([submission(tmp_path / "a", *methods, *other, few)], silent, sizes=(0.1,))
@@ -98,7 +97,7 @@ def test_a_method_with_other_tasks_is_named_and_not_ranked(
 
 
 def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells
+    tmp_path: Path, methods: Methods, cell: Cells
 ) -> None:
     warned: list[str] = []
     board([submission(tmp_path / "a", *methods, cell([1.0] * N, "served"))], warned.append, sizes=(0.1,))
@@ -108,7 +107,7 @@ def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(
 
 
 def test_a_page_names_its_files_and_a_test_model(
-    tmp_path: Path, methods: list[list[Row]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, methods: Methods, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embedded = submission(tmp_path / "a", *methods)
     assert main(["board", embedded, "--out", str(tmp_path / "site")]) == 0
@@ -119,7 +118,7 @@ def test_a_page_names_its_files_and_a_test_model(
     assert "test model" not in " ".join(board([other], silent, sizes=(0.1,)).how)
 
 
-def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: list[list[Row]]) -> None:
+def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: Methods) -> None:
     name = submission(tmp_path / "a", *methods)
     (tmp_path / "a" / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"has no manifest.json: kvbench pack --results"):
@@ -131,8 +130,8 @@ def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: list[list[Row]]
         board([name], silent)
 
 
-def test_two_submissions_share_prompts_and_the_gate_checks_common_cells(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells, capsys: pytest.CaptureFixture[str]
+def test_two_submissions_share_prompts_and_common_cells_are_gated(
+    tmp_path: Path, methods: Methods, cell: Cells, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = submission(tmp_path / "a", *methods)
     mine = cell([1.0] * N, "good", budget="0.1", cell="mine", **held(0.1))
@@ -147,7 +146,7 @@ def test_two_submissions_share_prompts_and_the_gate_checks_common_cells(
     assert f"{worse} against {first}" in capsys.readouterr().err and not (tmp_path / "site").exists()
 
 
-def test_the_page_has_no_script_and_shows_names_as_text(tmp_path: Path, methods: list[list[Row]], cell: Cells) -> None:
+def test_the_page_has_no_script_and_shows_names_as_text(tmp_path: Path, methods: Methods, cell: Cells) -> None:
     hostile = cell([1.0] * N, "<script>alert(1)</script>", **held(0.1))
     write_board(board([submission(tmp_path / "a", *methods, hostile)], silent), tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text("utf-8")

@@ -124,10 +124,13 @@ def test_a_file_that_breaks_the_rules_is_refused_in_one_line(claim: dict, messag
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path):
+def test_what_stands_beside_needs_a_budget(tmp_path: Path):
     file = written(tmp_path, difference("gains", "attn", "caote"), beside={"newest": {"policy": "streaming_llm"}})
     with pytest.raises(UserError, match=r"claim gains: side a needs one budget, for what stands beside it"):
         _ = ClaimsFile(file).claims
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path):
     with pytest.raises(MissingFile, match=r"nothing.yaml: there is no such file of claims"):
         _ = ClaimsFile(tmp_path / "nothing.yaml").claims
     for text in ("a: [", "- 1", "", "claims: &x [*x]"):

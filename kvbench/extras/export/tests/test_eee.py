@@ -142,7 +142,7 @@ def test_a_cell_tells_its_settings_and_its_model_where_it_is_from(several: Path,
     }
 
 
-def test_a_served_model_is_not_said_to_be_deployed_here_and_cells_without_a_value_are_left_out(
+def test_a_served_model_is_not_deployed_here_and_blank_cells_are_left_out(
     cell, results, tmp_path: Path, capsys
 ) -> None:
     name = described_in(ResultsFolder(tmp_path / "runs"), {"endpoint": {"server": "somewhere"}})
