@@ -148,7 +148,10 @@ def test_rows_without_a_folder_live_as_long_as_their_result(model: tuple[Any, An
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": ["snapkv", "snapvk"]}, r"methods\[1\]='snapvk' is neither a policy nor a score: did you mean sna"),
+        (
+            {"methods": ["snapkv", "snapvk"]},
+            r"methods\[1\]='snapvk' is neither a policy nor a score: did you mean snapkv",
+        ),
         ({"methods": [Age]}, r"score=Age is a class: give an object of it, score=Age\(\)$"),
         ({"methods": [3]}, r"methods\[0\]=int\(\.\.\.\): allowed: the name of a policy or score, an object"),
         ({"methods": []}, r"methods=\[\]: give at least one"),

@@ -1,6 +1,5 @@
 """Pictures that can be read: no number of an axis over its neighbour, and a heading that says what is drawn."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -8,10 +7,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from kvbench.records.row import with_checksum
 from kvbench.report.plots import perplexity, tradeoff
 from kvbench.report.plots.canvas import styled
-from tests.report.test_plot import drawn, texts
+from tests.report.test_plot import curve, drawn, texts
 
 
 def assert_apart(figure: Figure) -> None:
@@ -54,18 +52,11 @@ def test_numbers_of_many_budgets_stand_apart(cell, results) -> None:
 
 
 def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> None:
-    nats = np.array([[1.0, 4.0, 9.0], [7.0, 5.0, 8.0]])
-    cells = [cell(nats.mean(1).tolist(), "h2o", metric="nll", task="pg19", cell="ab", budget="32")]
-    folder = results(*cells)
-    (folder / "curves").mkdir()
-    lines = [
-        {"cell": "ab", "sample": i, "metric": "nll", "edges": [0, 1, 2, 4], "sums": sums.tolist(), "counts": [1, 1, 1]}
-        for i, sums in enumerate(nats)
-    ]
-    (folder / "curves" / "a.jsonl").write_text("".join(with_checksum(json.dumps(line)) + "\n" for line in lines))
+    nats = np.array([[1.0, 4.0, 9.0, 2.0], [7.0, 5.0, 8.0, 4.0]])
+    folder = results(cell(nats.mean(1).tolist(), "h2o", metric="nll", task="pg19", cell="ab", budget="32"))
+    for sample, sums in enumerate(nats):
+        curve(folder, "ab", sample, sums.tolist(), [1, 1, 1, 1])
     with styled():
-        figure = drawn(perplexity.draw, folder)
-        assert_apart(figure)
-    assert "95 % intervals" in texts(figure) and "intervals" not in texts(
-        drawn(perplexity.draw, folder, intervals="no")
-    )
+        assert_apart(figure := drawn(perplexity.draw, folder))
+    without = drawn(perplexity.draw, folder, intervals="no")
+    assert "95 % intervals" in texts(figure) and "intervals" not in texts(without)

@@ -21,8 +21,7 @@ from kvbench.records import Heartbeat, Recorder, ResultsFolder, Row
 from kvbench.records.moments import spans_of
 from kvbench.records.parquet_rows import write_parquet
 from kvbench.report.rows import load_table
-from kvbench.report.stats.equivalence import mirrored, p_not_above, p_not_within
-from kvbench.report.stats.intervals import interval
+from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.paired import Paired
 from kvbench.support.errors import MissingFile, UserError
 from tests.repository import ROOT
@@ -242,19 +241,6 @@ def test_moments_of_a_damaged_file_are_refused(run_later: Path, tmp_path: Path):
         pyarrow.parquet.write_table(file.replace_schema_metadata(metadata), tmp_path / "rows.parquet")
         with pytest.raises(UserError, match=r"rows.parquet: when its rows were made cannot be read"):
             spans_of(tmp_path / "rows.parquet", table)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_one_sided_p_and_intervals_agree(seed: int):
-    generator = np.random.default_rng(seed)
-    for paired in (
-        Paired(*(generator.integers(0, 2, 60).astype(float) for _ in "ab"), np.arange(60)),
-        Paired(*(generator.normal(3, 1, 8) for _ in "ab"), np.arange(8), rate=False, higher=False),
-    ):
-        limits = interval(paired)
-        assert p_not_above(paired, limits.low) == pytest.approx(0.025, abs=1e-6)
-        assert p_not_above(mirrored(paired), -limits.high) == pytest.approx(0.025, abs=1e-6)
-        assert p_not_within(paired, limits.low - 0.1, limits.high + 0.1) < 0.025 < p_not_within(paired, -0.01, 0.01)
 
 
 def test_equality_is_seldom_shown_where_there_is_none():

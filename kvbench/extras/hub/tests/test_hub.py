@@ -72,7 +72,7 @@ def test_a_dot_enters_a_structure_and_usual_names_need_no_columns(tmp_path: Path
     ("fields", "message"),
     [
         ({"columns": COLUMNS | {"context": "text"}}, "has no column text for context, only article, q, label, more"),
-        ({"columns": {"contxt": "article"}}, r"task\.columns has contxt: allowed: context, question, messages, ans"),
+        ({"columns": {"contxt": "article"}}, r"task\.columns has contxt: allowed: context, question, messages"),
         ({}, r"unknown key 'article': read are .*; or name what is read with task\.columns="),
         ({"columns": COLUMNS, "revision": "abc"}, r"task\.revision is of data sets .* is a file: leave it out"),
         ({"path": "org/name"}, r"needs task\.revision=COMMIT: what a branch holds changes"),

@@ -435,7 +435,7 @@ def test_a_standing_loss_fails_until_it_is_gone(tmp_path, cell):
     files = [tmp_path / name for name in ("history.html", "history.json", "history.xml")]
     flags = ["--out", str(files[0]), "--json", str(files[1]), "--junit", str(files[2])]
     assert main(["report", "history", *sources[:5], *flags]) == 5
-    assert main(["report", "history", *sources[:5], *flags, "--no-fail"]) == 0
+    assert main(["report", "history", *sources[1:3], "--out", str(tmp_path / "two.html"), "--no-fail"]) == 0
     html = re.sub(r"<script.*?</script>", "", files[0].read_text(), flags=re.S)
     assert '<strong class="bad">fails</strong> the gate, as all do since run 3 (bad101234)' in html
     assert "run 5 (bad301234): failed against run 2, failing since run 3 (bad101234)" in html
