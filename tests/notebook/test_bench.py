@@ -63,10 +63,7 @@ def test_every_method_has_every_budget_and_an_eviction_its_own(result: Any) -> N
         (mine, "age sign=-1.0", "50"),
     }
     assert len(result.frame) == 3 * len(named) and result.frame["error"].isna().all()
-
-
-def test_all_methods_share_the_prefill_of_a_prompt(result: Any) -> None:
-    assert result.frame.groupby("sample")["prefill_seconds"].nunique().tolist() == [1, 1, 1]
+    assert result.frame.groupby("sample")["prefill_seconds"].nunique().tolist() == [1, 1, 1], "they share prefills"
 
 
 def test_tables_and_pages_are_those_of_the_command_line(result: Any, tmp_path: Path) -> None:
@@ -76,9 +73,6 @@ def test_tables_and_pages_are_those_of_the_command_line(result: Any, tmp_path: P
     write_page(folder_of(result), tmp_path / "folder.html", ignored)
     assert result.page(tmp_path / "page.html").read_text() == (tmp_path / "folder.html").read_text()
     assert len(result.table().frame) == 8 and r"\toprule" in result.table().to("latex")
-
-
-def test_figures_are_shown_in_notebooks(result: Any) -> None:
     for figure in (result.tradeoff(x="bytes"), result.plot("kept", score="age")):
         assert figure._repr_png_().startswith(b"\x89PNG")
 
@@ -179,17 +173,9 @@ def test_what_is_no_model_or_no_method_of_a_result_is_refused(result: Any, model
         library.Bench(model[0])
     with pytest.raises(UserError, match=r"^tokenizer=\w+\(\.\.\.\): a model that is given by name has its own$"):
         library.Bench("reference", model[1])
-    with pytest.raises(
-        UserError, match=r"^b='h2o_obcache' is not in this result, which has full, mine window=8 recent=8 age"
-    ):
+    missing = "^b='h2o_obcache' is not in this result, which has full, mine window=8 recent=8 age"
+    with pytest.raises(UserError, match=missing):
         result.compare("snapkv", "h2o_obcache")
-
-
-def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> None:
-    """That the command and the statistics are right is tested with them."""
-    report = str(library.Bench(*model).recommend(PROMPTS, loss=50, policy="snapkv", budget=0.5, **SETTINGS))
-    assert "3 prompts of at most" in report and "tolerated loss 50 points, no limit of memory" in report
-    assert "snapkv" in report and "more prompts would decide it" in report
 
 
 def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
@@ -197,3 +183,10 @@ def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
     assert repr(library.Bench(*model)) == "Bench(LlamaForCausalLM(...))"
     eviction = Eviction(MINE, Age(), TokenBudget(50))
     assert eval(repr(eviction), globals() | vars(given)) == eviction
+
+
+def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> None:
+    """That the command and the statistics are right is tested with them."""
+    report = str(library.Bench(*model).recommend(PROMPTS, loss=50, policy="snapkv", budget=0.5, **SETTINGS))
+    assert "3 prompts of at most" in report and "tolerated loss 50 points, no limit of memory" in report
+    assert "snapkv" in report and "more prompts would decide it" in report

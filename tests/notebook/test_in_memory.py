@@ -16,8 +16,11 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.models import bridge
+from kvbench.models.engine import Engine
+from kvbench.models.prompts.tokens import TokensOf
 from kvbench.records import read_kept, read_rows
 from kvbench.support.paths import assets
+from kvbench.tasks.ruler.niah import Niah
 from tests.models.families import tiny
 from tests.models.masked import masked_forward
 from tests.models.tokenizers import of_bytes
@@ -27,6 +30,7 @@ from tests.notebook.given import MINE, Age
 library: Any = kvbench
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 FAMILIES = ["llama", "phi3 window", "gemma2", "mixtral", "gpt_oss"]
+BOTH: dict[str, Any] = {"policy": ["snapkv", "h2o_obcache"], "score": "attn", "budget": [0.1, 0.2]}
 TIGHT = {"policy.window": 8, "policy.recent": 8}
 
 
@@ -42,15 +46,19 @@ def test_the_whole_cache_answers_as_the_model_and_the_model_stays_as_it_was(fami
     assert answer.ids == before and answer.text is None and answer.kept_fraction == 1
     assert own_answer(model, PROMPT, 9) == before
     assert model.config._attn_implementation == attention and not any("forward" in vars(m) for m in model.modules())
+    parts = library.generate(model, PROMPT[:50], question=PROMPT[50:], policy="full", max_new_tokens=9)
+    assert parts.ids == before and parts.kept.num_tokens == 50, "a question is read after the eviction"
 
 
-def test_the_model_stays_as_it_was_after_an_error() -> None:
+def test_the_model_stays_as_it_was_after_an_error_and_one_in_training_is_refused() -> None:
     model = tiny("llama")
     with pytest.raises(ValueError, match="budget=2 "):
         library.generate(model, PROMPT, budget=2, max_new_tokens=3)
     with pytest.raises(ValueError, match="cannot hold the 8 protected tokens"):
         library.evict(model, PROMPT, budget=0.1, **TIGHT)
     assert own_answer(model, PROMPT, 3)
+    with pytest.raises(ValueError, match=r"the model is in training mode.*call model\.eval\(\) first"):
+        library.evict(model.train(), PROMPT)
 
 
 def test_an_evicted_cache_answers_as_a_masked_model() -> None:
@@ -71,17 +79,11 @@ def test_an_evicted_cache_answers_as_a_masked_model() -> None:
 
 
 def test_several_policies_share_a_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvbench.models.engine import Engine
-
     prefills, read = [], Engine.prefill
     monkeypatch.setattr(Engine, "prefill", lambda *given, **named: prefills.append(1) or read(*given, **named))
     model = tiny("llama")
-    settings: dict[str, Any] = {
-        "policy": ["full", "snapkv", "h2o_obcache"],
-        "budget": [0.4, 24],
-        "max_new_tokens": 4,
-        **TIGHT,
-    }
+    settings: dict[str, Any] = {"policy": ["full", "snapkv", "h2o_obcache"], "budget": [0.4, 24], **TIGHT}
+    settings["max_new_tokens"] = 4
     answers = library.generate(model, PROMPT, **settings)
     names = [("full", "1.0"), ("snapkv", "0.4"), ("snapkv", "24"), ("h2o_obcache", "0.4"), ("h2o_obcache", "24")]
     assert [(answer.policy.split()[0], answer.budget) for answer in answers] == names and len(prefills) == 1
@@ -123,14 +125,7 @@ def test_bytes_count_the_layers_that_are_evicted_from() -> None:
     assert set(evicted.kept.lengths) == {(20, 20)}
 
 
-def test_texts_have_line_ends() -> None:
-    tokenizer, text = of_bytes(begin=True), "\n\nRepeat it, exactly."
-    model = tiny("llama", vocab_size=len(tokenizer))
-    evicted = library.evict(model, PROMPT, tokenizer, policy="kvzip", **{"score.repeat_prompt": text})
-    assert evicted.score == r'kvzip repeat_prompt="\n\nRepeat it, exactly."'
-
-
-@pytest.mark.parametrize(("policy", "score"), [("plain", "random"), ("plain", "key_norm"), ("streaming_llm", None)])
+@pytest.mark.parametrize(("policy", "score"), [("plain", "key_norm"), ("streaming_llm", None)])
 def test_only_the_answer_is_evicted_from(policy: str, score: str | None) -> None:
     """`policy.sink=prompt` is the same as so many first tokens; the budget counts them, or what is kept besides."""
     model = tiny("llama")
@@ -149,13 +144,6 @@ def test_only_the_answer_is_evicted_from(policy: str, score: str | None) -> None
         answer(**{"policy.sink": "prompt", "budget": 40})
 
 
-def test_a_question_is_read_after_the_eviction() -> None:
-    model = tiny("llama")
-    whole = library.generate(model, PROMPT, policy="full", max_new_tokens=5)
-    parts = library.generate(model, PROMPT[:50], question=PROMPT[50:], policy="full", max_new_tokens=5)
-    assert parts.ids == whole.ids and parts.kept.num_tokens == 50
-
-
 def test_prompts_can_be_texts_lists_and_encodings() -> None:
     tokenizer = of_bytes(begin=True)
     model = tiny("llama", vocab_size=len(tokenizer))
@@ -165,6 +153,9 @@ def test_prompts_can_be_texts_lists_and_encodings() -> None:
     answers = [library.generate(model, prompt, tokenizer, policy="full", max_new_tokens=4) for prompt in given]
     assert len({tuple(answer.ids) for answer in answers}) == 1
     assert answers[0].text == tokenizer.decode(answers[0].ids, skip_special_tokens=True)
+    repeat = {"score.repeat_prompt": "\n\nRepeat it, exactly."}
+    evicted = library.evict(model, PROMPT, tokenizer, policy="kvzip", **repeat)
+    assert evicted.score == r'kvzip repeat_prompt="\n\nRepeat it, exactly."', "texts have line ends"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +166,7 @@ def test_prompts_can_be_texts_lists_and_encodings() -> None:
         ({"input_ids": PROMPT, "pixel_values": PROMPT}, {}, "the prompt holds pixel_values: images are not read"),
         ([{"role": "user", "content": [{"type": "image"}]}], {}, "messages are no ids: give tokenizer.apply_chat"),
         (PROMPT, {"policy": "snapvk"}, r"unknown policy snapvk: did you mean snapkv\?"),
-        (
-            PROMPT,
-            {"task": "needle"},
-            "task=needle: not for a model in memory; allowed: settings of policy, score, reader, store, budget",
-        ),
+        (PROMPT, {"task": "needle"}, "task=needle: not for a model in memory; allowed: settings of policy"),
         (PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0: allowed: 1 or more"),
         (PROMPT, {"max_new_tokens": 500}, "prompt and answer have 561 tokens, but the model reads at most 512"),
     ],
@@ -189,65 +176,26 @@ def test_what_cannot_be_done_is_refused_in_a_line(ids: Any, settings: dict[str, 
         library.generate(tiny("llama"), ids, **settings)
 
 
-def test_a_model_in_training_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the model is in training mode.*call model\.eval\(\) first"):
-        library.evict(tiny("llama").train(), PROMPT)
-
-
-def test_kept_sets_are_drawn() -> None:
-    figure = library.plot_kept(
-        library.evict(tiny("llama"), PROMPT, policy=["snapkv", "h2o_obcache"], budget=20, **TIGHT)
-    )
-    assert isinstance(figure, Figure) and len(figure.axes) >= 2
-
-
 def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Path) -> None:
     """The same prompt, read by the command line and in memory, keeps the same positions and has the same answer."""
-    words = [
-        "results.kept=positions",
-        f"results.dir={tmp_path}",
-        "task.samples=1",
-        "task.max_new_tokens=8",
-        "reference=none",
-    ]
-    frame = library.run(*words, policy=["snapkv", "h2o_obcache"], score="attn", budget=[0.1, 0.2])
+    words = ["results.kept=positions", "task.samples=1", "task.max_new_tokens=8", "reference=none"]
+    frame = library.run(*words, f"results.dir={tmp_path}", **BOTH)
     rows = list(read_rows(tmp_path))
     assert len(frame) == 4 and set(frame["cell"]) == {row.cell for row in rows}
     assert frame.set_index("cell").loc[rows[0].cell, "kept_sha256"] == rows[0].kept_sha256
-
-    from kvbench.models.prompts.tokens import TokensOf
-    from kvbench.tasks.ruler.niah import Niah
-
     folder = assets() / "reference"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    task: Any = Niah(
-        name="ruler/niah_single_1",
-        haystack="noise",
-        keys="words",
-        values="numbers",
-        max_new_tokens=8,
-    )
+    made_of = {"haystack": "noise", "keys": "words", "values": "numbers"}
+    task: Any = Niah(name="ruler/niah_single_1", max_new_tokens=8, **made_of)
     (sample,) = task.generate(TokensOf(tokenizer), [0])
-    answers = library.generate(
-        model,
-        sample.prompt,
-        tokenizer,
-        policy=["snapkv", "h2o_obcache"],
-        score="attn",
-        budget=[0.1, 0.2],
-        max_new_tokens=8,
-    )
+    answers = library.generate(model, sample.prompt, tokenizer, max_new_tokens=8, **BOTH)
+    assert isinstance(figure := library.plot_kept(answers[:2]), Figure) and len(figure.axes) >= 2
     kept = read_kept(tmp_path)
     for answer, row in zip(answers, frame.itertuples(), strict=True):
         assert (answer.policy, answer.budget) == (row.policy, row.budget)
         assert answer.kept.masks == kept[row.cell, 0].masks
         assert answer.text == row.prediction
-
-
-def test_what_the_library_lacks_is_said() -> None:
-    with pytest.raises(AttributeError, match="'kvbench' has no attribute 'nothing'"):
-        _ = library.nothing
 
 
 def test_objects_are_taken_where_names_are() -> None:
@@ -265,6 +213,8 @@ def test_objects_are_taken_where_names_are() -> None:
     alone = library.evict(model, PROMPT, policy=Eviction(MINE, Age(-2.0), TokenBudget(20)))
     assert alone.kept == results[1].kept
     assert library.evict(model, PROMPT, policy=MINE, score=Age(), budget=20, **{"score.sign": -2}).kept == alone.kept
+    assert re.fullmatch(r"KVCache\(4 layers, 160 KV pairs of 61 tokens, [\d.]+ KiB\)", repr(alone.cache))
+    assert repr(MINE) == "Policy('mine', window=8, recent=8)" and eval(repr(MINE), vars(given)) == MINE
 
 
 @pytest.mark.parametrize(
@@ -282,6 +232,12 @@ def test_errors_are_about_what_was_given(settings: dict[str, Any], message: str)
     with pytest.raises(ValueError, match=message) as raised:
         library.evict(tiny("llama"), PROMPT, **settings)
     assert "override" not in str(raised.value)
+
+
+def test_the_public_names_are_listed_and_others_are_not_there() -> None:
+    assert dir(library) == ["Bench", "__version__", "evict", "generate", "plot_kept", "run"]
+    with pytest.raises(AttributeError, match="'kvbench' has no attribute 'nothing'"):
+        _ = library.nothing
 
 
 def test_a_run_takes_objects_prompts_and_bytes(tmp_path: Path) -> None:
@@ -314,13 +270,3 @@ def test_prompts_that_cannot_be_read(data: Any, message: str, tmp_path: Path) ->
     with pytest.raises(ValueError, match="both say what is read"):
         library.run("task=ruler/niah_single_1", data=data)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_public_names_are_listed() -> None:
-    assert dir(library) == ["Bench", "__version__", "evict", "generate", "plot_kept", "run"]
-
-
-def test_objects_are_shown_by_what_they_are() -> None:
-    assert repr(MINE) == "Policy('mine', window=8, recent=8)" and eval(repr(MINE), vars(given)) == MINE
-    cache = library.evict(tiny("llama"), PROMPT, policy=MINE, score=Age(), budget=20).cache
-    assert re.fullmatch(r"KVCache\(4 layers, 160 KV pairs of 61 tokens, [\d.]+ KiB\)", repr(cache)), cache

@@ -20,14 +20,9 @@ ASKED = ["policy=h2o_obcache", "policy.layout=query_heads", "score=attn", "budge
 
 @pytest.fixture(scope="module")
 def published():
+    place = {"table": "table 1", "policy": "h2o_obcache", "score": "attn", "budget": "80", "context_length": "4096"}
     with (paths.papers() / "obcache.csv").open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["table"] == "table 1"]
-    (line,) = [
-        line
-        for line in lines
-        if (line["policy"], line["score"], line["budget"], line["context_length"])
-        == ("h2o_obcache", "attn", "80", "4096")
-    ]
+        (line,) = [line for line in csv.DictReader(file) if place.items() <= line.items()]
     return float(line["value"])
 
 
@@ -53,23 +48,13 @@ def planted(folder, model, data, *words):
     settings = parse([*ASKED, f"model.path={model}", f"data.root={data}", f"results.dir={folder}", *words])
     (entry,) = cells_of_item(item_of("obcache/table1"), settings).with_data
     cell, task = entry.cell, entry.cell.task
-    requested: dict[str, Any] = {
-        "cell": cell.id,
-        "model": cell.model.label,
-        "task": task.name,
-        "task_version": task.version,
-    }
-    requested |= {
-        "context_length": task.context_length,
-        "policy": "h2o_obcache",
-        "score": "attn",
-        "budget": "80",
-        "seed": 42,
-    }
-    requested |= {"code": cell.code.id}
+    requested: dict[str, Any] = {"cell": cell.id, "model": cell.model.label, "code": cell.code.id, "seed": 42}
+    requested |= {name: getattr(task, name) for name in ("context_length", "metric")}
+    requested |= {"task": task.name, "task_version": task.version}
+    requested |= {"policy": "h2o_obcache", "score": "attn", "budget": "80"}
     requested |= {"variant": cell.policy.variant, "layout": cell.policy.layout, "schedule": str(cell.schedule)}
     rows = [
-        Row(**requested, sample=sample, metric=task.metric, value=float(sample % 2), prompt_sha256=f"{sample}")
+        Row(**requested, sample=sample, value=float(sample % 2), prompt_sha256=f"{sample}")
         for sample in range(task.samples)
     ]
     (folder / "rows").mkdir(parents=True)

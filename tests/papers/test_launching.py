@@ -29,8 +29,13 @@ def commands(name, capsys, *words):
     return [words[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def check_commands(name, capsys):
-    """The printed lines make the cells of the item, no more and no fewer."""
+FAST = ("obcache/table1", "caote/table4", "lava/table14")
+OTHERS = [name for name in names() if item_of(name).all_runs and name not in (*FAST, "kvzip/head_scores")]
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_the_commands_of_an_item_make_its_cells(name, capsys):
+    """No more and no fewer."""
     cells = set()
     for line in commands(name, capsys):
         probe = item_of(name).own_settings
@@ -40,17 +45,6 @@ def check_commands(name, capsys):
         cells |= {repr(cell) for cell in cells_of(settings, unused)[1]}
         assert unused == set()
     assert cells == {repr(entry.cell) for entry in cells_of_item(item_of(name), []).entries}
-
-
-@pytest.mark.parametrize("name", ["obcache/table1", "caote/table4", "lava/table14"])
-def test_the_commands_of_an_item_make_its_cells(name, capsys):
-    check_commands(name, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in names() if item_of(name).all_runs and name != "kvzip/head_scores"])
-def test_the_commands_of_every_item_make_its_cells(name, capsys):
-    check_commands(name, capsys)
 
 
 def test_settings_and_launcher_are_in_the_commands(capsys):

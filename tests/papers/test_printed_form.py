@@ -78,9 +78,8 @@ def test_budgets_are_lines_and_scores_stand_below_their_policy(name: str) -> Non
 
 def test_lower_perplexities_are_better() -> None:
     first, *lines = table("caote/table4").lines
-    assert first.labels == ("Llama 3.1-8B-Instruct", "") and [each.mean for each in first.figures if each.mean] == [
-        "9.833"
-    ]
+    assert first.labels == ("Llama 3.1-8B-Instruct", "")
+    assert [each.mean for each in first.figures if each.mean] == ["9.833"]
     best = [figure.mean for line in lines for figure in line.figures if figure.best]
     assert best[:2] == ["-0.098", "-0.080"]
 
@@ -101,12 +100,6 @@ def test_tables_of_words_have_the_printed_columns_and_names() -> None:
         assert all(figure.mean for line in shown.lines for figure in line.figures)
     saliency, complexity = (head[0] for head in table("obcache/table2").heads)
     assert (saliency, complexity) == ("Saliency score S_p", "Complexity")
-
-
-@pytest.mark.parametrize("name", ["kvzip/attention_share", "kvzip/scoring_time"])
-def test_numbers_that_kvzip_states_are_items(name: str) -> None:
-    values = {figure.mean for line in table(name).lines for figure in line.figures}
-    assert values == {"kvzip/attention_share": {"98.1", "99.4"}, "kvzip/scoring_time": {"10"}}[name]
 
 
 def test_a_plan_for_slurm_shows_the_array_and_the_script(tmp_path, capsys) -> None:

@@ -38,10 +38,7 @@ def test_h2o_of_caote_sums_over_all_queries_of_a_block(item):
         assert values(run, "schedule.prefill_block") == ["128"] and values(run, "policy.recent") == ["0"]
 
 
-BUDGETS = {  # the lines of the tables, of each model
-    "caote/table4": {"8B": {"2048", "4096", "6144"}, "3B": {"2048", "4096", "6144", "8192"}},
-    "caote/table5": {"8B": {"2048", "4096", "6144"}, "3B": {"2048", "4096", "6144", "8192"}},
-}
+BUDGETS = {"8B": {"2048", "4096", "6144"}, "3B": {"2048", "4096", "6144", "8192"}}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ BUDGETS = {  # the lines of the tables, of each model
 )
 def test_budgets_are_those_that_the_table_prints_for_each_model(name):
     cells = [entry.cell for entry in cells_of_item(item_of(name), []).entries]
-    for size, budgets in BUDGETS[name].items():
+    for size, budgets in BUDGETS.items():
         evicting = [cell for cell in cells if size in cell.model.label and cell.policy.name != "full"]
         assert {str(cell.budget) for cell in evicting} == budgets
 
@@ -67,7 +64,7 @@ def test_sources_name_sections_that_say_it():
             assert all(source.startswith("the public") for source in windows)
 
 
-def test_kvzip_prints_no_length_of_ruler_and_a_chunk_of_2k():
+def test_kvzip_prints_no_length_of_ruler_a_chunk_of_2k_and_shares():
     """KVzip's appendix: "chunk size m (fixed to 2K)"; of RULER it gives the model and the rate of 25 % only."""
     with (paths.papers() / "kvzip.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
@@ -75,6 +72,8 @@ def test_kvzip_prints_no_length_of_ruler_and_a_chunk_of_2k():
     assert (ruler["model"], ruler["context_length"], ruler["value"]) == ("Qwen3-8B", "", "25")
     (chunk,) = [line for line in lines if line["protocol"].startswith("chunk size")]
     assert chunk["value"] == "2K"
+    for name, stated in (("attention_share", {98.1, 99.4}), ("scoring_time", {10.0})):
+        assert {*printed(f"kvzip/{name}").values()} == stated
 
 
 def printed(name):
@@ -87,10 +86,8 @@ def test_obcache_figure_3a_takes_context_lengths_together():
     """Section 4.2: accuracies over all context sizes, OBCache-Joint only, with LLaMA and Qwen; lines of Table 1."""
     numbers = printed("obcache/figure3a")
     llama = "Llama-3.1-8B-Instruct"
-    assert numbers[llama, "h2o_obcache", "attn", "80"] == pytest.approx((7.6 + 10.8 + 14.8 + 17.2) / 4, abs=0.006)
-    assert numbers[llama, "h2o_obcache", "obcache_joint", "80"] == pytest.approx(
-        (25.6 + 33.2 + 34.4 + 29.6) / 4, abs=0.006
-    )
+    for score, lines in (("attn", (7.6, 10.8, 14.8, 17.2)), ("obcache_joint", (25.6, 33.2, 34.4, 29.6))):
+        assert numbers[llama, "h2o_obcache", score, "80"] == pytest.approx(sum(lines) / 4, abs=0.006)
     assert {score for _, _, score, _ in numbers} == {"attn", "obcache_joint"}
     (run,) = item_of("obcache/figure3a").all_runs
     assert values(run, "model.path") == ["meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"]
@@ -204,13 +201,21 @@ def test_figures_of_kvzip_run_with_their_models(name):
     "name",
     [name for name in names() if name.startswith("kvzip/") and type(item_of(name)) is Item and item_of(name).all_runs],
 )
-def test_ratios_of_kvzip_are_of_the_context_and_short_examples_have_a_window_of_16(name):
-    """Algorithm 1 scores the context's pairs; Baseline Methods: window 32, 16 for examples shorter than 1K tokens."""
+def test_items_of_kvzip_have_its_ratios_windows_and_samples(name):
+    """Algorithm 1 scores the context's pairs; Baseline Methods: window 32, 16 for examples shorter than 1K tokens.
+
+    eval.py --num 100; results/parse.py averages the questions of a context, then the contexts.
+    """
     for run in runs_of(name):
         assert name == "kvzip/ruler" or values(run, "policy.budget_span") == ["context"]
         if {"snapkv", "pyramidkv"} & set(values(run, "policy")) and name != "kvzip/ruler":
             short = {"squad", "gsm8k"} & set(values(run, "task")) or values(run, "task.context_length") == ["500"]
             assert values(run, "policy.window") == ["16" if short else "32"]
+    shared = [run for run in runs_of(name) if {"squad", "scbench"} & {t.partition("/")[0] for t in values(run, "task")}]
+    for run in shared:
+        assert values(run, "task.contexts") == ["100"] and int(values(run, "task.samples")[0]) == 1000
+        assert values(run, "task.cut_last") == (["false"] if values(run, "task") == ["squad"] else [])
+    assert item_of(name).mean_over == ("contexts" if shared else "questions")
 
 
 def test_table_12_reads_all_rows_with_the_scorer_and_the_pyramids_of_lavas_code():
@@ -224,23 +229,9 @@ def test_table_12_reads_all_rows_with_the_scorer_and_the_pyramids_of_lavas_code(
 @pytest.mark.parametrize("name", ["caote/table5", "caote/table13", "caote/figure2"])
 def test_needles_of_caote_are_500_right_or_wrong(name):
     for run in runs_of(name):
-        assert len(values(run, "task.context_length")) * len(values(run, "task.depth")) == 500
-        assert max(map(int, values(run, "task.context_length"))) == 32000 and values(run, "task.scorer") == [
-            "inclusion"
-        ]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name for name in names() if name.startswith("kvzip/") and type(item_of(name)) is Item and item_of(name).all_runs],
-)
-def test_samples_of_kvzip_are_contexts_with_all_their_questions(name):
-    """eval.py --num 100; results/parse.py averages the questions of a context, then the contexts."""
-    shared = [run for run in runs_of(name) if {"squad", "scbench"} & {t.partition("/")[0] for t in values(run, "task")}]
-    for run in shared:
-        assert values(run, "task.contexts") == ["100"] and int(values(run, "task.samples")[0]) == 1000
-        assert values(run, "task.cut_last") == (["false"] if values(run, "task") == ["squad"] else [])
-    assert item_of(name).mean_over == ("contexts" if shared else "questions")
+        lengths = values(run, "task.context_length")
+        assert len(lengths) * len(values(run, "task.depth")) == 500 and max(map(int, lengths)) == 32000
+        assert values(run, "task.scorer") == ["inclusion"]
 
 
 def test_repoqa_is_short_for_the_model_of_8k():
@@ -281,12 +272,8 @@ def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
     shares = [0.25, 0.75, 0.5, 0.0][:KV_HEADS]
     table.write_text(("\t".join(map(str, shares)) + "\n") * LAYERS)
     words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=768", "task.samples=2"]
-    assert (
-        main(
-            ["paper", "kvzip/head_scores", *words, f"score.path={table}", f"results.dir={tmp_path}", "--format", "csv"]
-        )
-        == 0
-    )
+    words += [f"score.path={table}", f"results.dir={tmp_path}", "--format", "csv"]
+    assert main(["paper", "kvzip/head_scores", *words]) == 0
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     ours = [float(line["mean"]) for line in lines if line["policy"].startswith("duo_attention")]
     assert ours == shares * LAYERS

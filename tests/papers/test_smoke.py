@@ -20,11 +20,6 @@ def cells_of(name, folder, *words):
     return cells_of_item(item_of(name), settings, small=True)
 
 
-def test_a_smoke_run_says_its_sizes():
-    assert small() == [*SMOKE, *ITEM.smoke]
-    assert small(item=item_of("lava/figure3")) == [*SMOKE, *item_of("lava/figure3").smoke]
-
-
 @pytest.mark.parametrize(
     ("word", "gone"),
     [
@@ -33,7 +28,9 @@ def test_a_smoke_run_says_its_sizes():
         ("task=squad", [*ITEM.smoke]),  # a task of another benchmark has no such lengths, but one sample too
     ],
 )
-def test_the_command_line_wins(word, gone):
+def test_a_smoke_run_says_its_sizes_and_the_command_line_wins(word, gone):
+    for item in (ITEM, item_of("lava/figure3")):
+        assert small(item=item) == [*SMOKE, *item.smoke]
     assert small(word) == [setting for setting in (*SMOKE, *ITEM.smoke) if setting not in gone]
 
 

@@ -42,17 +42,14 @@ def test_secrets_are_not_recorded() -> None:
     ]
 
 
-def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_and_installed_packages_of_the_process_are_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     recorded = environment("cpu")
-    assert recorded["variables"]["OMP_NUM_THREADS"] == "7"
-    assert "hunter2" not in json.dumps(recorded)
-
-
-def test_versions_come_from_the_installed_packages() -> None:
-    packages = environment("cpu")["packages"]
-    assert packages["torch"] == metadata.version("torch") and packages["numpy"] == metadata.version("numpy")
+    assert recorded["variables"]["OMP_NUM_THREADS"] == "7" and "hunter2" not in json.dumps(recorded)
+    assert all(recorded["packages"][name] == metadata.version(name) for name in ("torch", "numpy"))
 
 
 def test_device_and_variables_change_the_id() -> None:
@@ -65,45 +62,38 @@ def test_device_and_variables_change_the_id() -> None:
     assert environment_id(environment("cpu", {})) == environment_id(environment("cpu", {"HF_TOKEN": "hunter2"}))
 
 
-def test_a_clean_checkout_has_its_commit(checkout: Path) -> None:
-    assert source(checkout / "package") == {
-        "commit": git(checkout, "rev-parse", "HEAD"),
-        "dirty": False,
-        "repository": None,
+def test_a_checkout_has_its_commit_and_is_dirty_by_what_runs(checkout: Path) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    for harmless in ("README.md", "x.txt"):
+        (checkout / harmless).write_text("2")
+    assert source(checkout / "package") == {"commit": commit, "dirty": False, "repository": None}
+    for changed in ("package/a.py", "package/new.py", "conf/run.yaml"):
+        (checkout / changed).write_text("2")
+        assert source(checkout / "package")["dirty"] is True, changed
+        git(checkout, "clean", "-fdq")
+        git(checkout, "checkout", "-q", ".")
+
+
+def test_a_repository_is_named_by_its_pages_and_without_secrets(checkout: Path) -> None:
+    pages = {
+        "https://user:token@example.org/a/b.git": "https://example.org/a/b",
+        "git@example.org:a/b.git": "https://example.org/a/b",
+        "ssh://git@example.org:22/a/b/": "https://example.org/a/b",
+        "/srv/git/b.git": None,
+        "../b": None,
     }
+    for remote, page in pages.items():
+        git(checkout, "config", "remote.origin.url", remote)
+        assert source(checkout / "package")["repository"] == page, remote
 
 
-@pytest.mark.parametrize(
-    ("remote", "page"),
-    [
-        ("https://user:token@example.org/a/b.git", "https://example.org/a/b"),
-        ("git@example.org:a/b.git", "https://example.org/a/b"),
-        ("ssh://git@example.org:22/a/b/", "https://example.org/a/b"),
-        ("/srv/git/b.git", None),
-        ("../b", None),
-    ],
-)
-def test_a_repository_is_named_by_its_pages_and_without_secrets(checkout: Path, remote: str, page: str | None) -> None:
-    git(checkout, "remote", "add", "origin", remote)
-    assert source(checkout / "package")["repository"] == page
-
-
-@pytest.mark.parametrize(
-    ("changed", "dirty"),
-    [("package/a.py", True), ("package/new.py", True), ("conf/run.yaml", True), ("README.md", False), ("x.txt", False)],
-)
-def test_dirty_is_about_what_runs(checkout: Path, changed: str, dirty: bool) -> None:
-    (checkout / changed).write_text("2")
-    assert source(checkout / "package")["dirty"] is dirty
-
-
-def test_an_installed_copy_in_a_foreign_repository_has_no_commit(checkout: Path) -> None:
+def test_a_copy_in_a_foreign_repository_and_one_without_git_have_no_commit(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = dict.fromkeys(("commit", "dirty", "repository"))
     (checkout / ".gitignore").write_text("venv/\n")
     (checkout / "venv" / "kvbench").mkdir(parents=True)
     (checkout / "venv" / "kvbench" / "a.py").write_text("1")
-    assert source(checkout / "venv" / "kvbench") == dict.fromkeys(("commit", "dirty", "repository"))
-
-
-def test_no_git_is_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source(checkout / "venv" / "kvbench") == unknown
     monkeypatch.setenv("PATH", str(checkout))
-    assert source(checkout / "package") == dict.fromkeys(("commit", "dirty", "repository"))
+    assert source(checkout / "package") == unknown

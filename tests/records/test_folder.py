@@ -29,26 +29,24 @@ def test_a_cell_that_was_edited_is_refused_and_written_again(tmp_path: Path) -> 
     results, description = ResultsFolder(tmp_path), {"policy": {"window": 16}}
     name = content_hash(description)[:16]
     path = results.write_cell(name, description)
+    changed = f"{name}.json was changed: its name is not the hash of its content: remove"
     for edited in ({"policy": {"window": 32}}, {"policy": {}}, {"policy": {"window": 16}, "seed": 1}):
         path.write_text(json.dumps(edited))
-        with pytest.raises(
-            UserError, match=f"{name}.json was changed: its name is not the hash of its content: remove"
-        ):
+        with pytest.raises(UserError, match=changed):
             results.read_cell(name)
         results.write_cell(name, description)
         assert results.read_cell(name) == description
 
 
-def test_a_description_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
-        ResultsFolder(tmp_path).write_cell("0123abcd", {"window": float("nan")})
-    assert everything(tmp_path) == set()
-
-
-def test_an_interrupted_write_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_that_is_no_json_or_interrupted_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    with pytest.raises(ValueError):
+        ResultsFolder(tmp_path).write_cell("0123abcd", {"window": float("nan")})
+    assert everything(tmp_path) == set()
     monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ResultsFolder(tmp_path).write_cell("0123abcd", {})
@@ -58,12 +56,8 @@ def test_an_interrupted_write_leaves_no_half_file(tmp_path: Path, monkeypatch: p
 def test_an_environment_is_filed_under_the_hash_of_its_content(tmp_path: Path) -> None:
     results = ResultsFolder(tmp_path)
     name = results.write_environment({"device": "cpu", "python": "3.11"})
-    assert re.fullmatch("[0-9a-f]{12}", name)
-    assert (
-        name
-        == results.write_environment({"python": "3.11", "device": "cpu"})
-        == environment_id({"device": "cpu", "python": "3.11"})
-    )
+    assert re.fullmatch("[0-9a-f]{12}", name) and name == environment_id({"device": "cpu", "python": "3.11"})
+    assert name == results.write_environment({"python": "3.11", "device": "cpu"})
     assert name != environment_id({"device": "cuda", "python": "3.11"})
     assert json.loads((tmp_path / "environments" / f"{name}.json").read_text()) == results.read_environment(name)
 
@@ -93,50 +87,33 @@ def test_relative_folders_are_taken_from_the_working_directory(tmp_path: Path, m
         check_writable("results/runs")
 
 
-def blocked(tmp_path: Path, how: str) -> Path:
-    if how == "a file":
-        (tmp_path / "file").write_text("")
-        return tmp_path / "file"
-    if how == "under a file":
-        (tmp_path / "file").write_text("")
-        return tmp_path / "file" / "runs"
-    if how == "rows is a file":
-        (tmp_path / "rows").write_text("")
-        return tmp_path
-    if how == "a dangling link":
-        (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-        return tmp_path / "link"
-    if how == "too long a name":
-        return tmp_path / ("x" * 300)
-    if how == "no permission":
-        if os.geteuid() == 0:
-            pytest.skip("root may write everywhere")
-        tmp_path.chmod(0o500)
-        return tmp_path / "runs"
-    assert how == "a system folder"
-    if not Path("/proc/self").is_dir():
-        pytest.skip("needs /proc, where not even root may write")
-    return Path("/proc/kvbench")
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "a file",
-        "under a file",
-        "rows is a file",
-        "a dangling link",
-        "too long a name",
-        "no permission",
-        "a system folder",
-    ],
-)
-def test_a_folder_that_cannot_be_written_is_named_with_a_fix(tmp_path: Path, how: str) -> None:
-    path = blocked(tmp_path, how)
-    before = everything(tmp_path)
+def refuses(path: Path) -> bool:
+    """Whether a folder is refused in a line that names it and a fix."""
     with pytest.raises(ValueError) as error:
         check_writable(path)
-    assert str(error.value).startswith(f"results folder {str(path)!r} cannot be written: ")
-    assert str(error.value).endswith("name a folder you may write to with results.dir=FOLDER")
-    assert "\n" not in str(error.value)
+    text, fix = str(error.value), "name a folder you may write to with results.dir=FOLDER"
+    return (
+        text.startswith(f"results folder {str(path)!r} cannot be written: ") and text.endswith(fix) and "\n" not in text
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_a_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "rows").write_text("")
+    before = everything(tmp_path)
+    for name in ("file", "file/runs", "link", "runs", "x" * 300):
+        assert refuses(tmp_path / name), name
     assert everything(tmp_path) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc, where not even root may write")
+def test_a_system_folder_cannot_be_written() -> None:
+    assert refuses(Path("/proc/kvbench"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert refuses(tmp_path / "runs")

@@ -35,14 +35,12 @@ def test_a_line_says_which_positions_were_kept(mask: list[bool], detail: bool) -
         assert kept.positions(1, 0) == [place for place, stays in enumerate(mask) if stays]
         assert len(kept.positions(3, 0)) == kept.lengths[1][0]
         assert kept.sha256 == hashlib.sha256(packed(mask) + packed(mask[::-1])).hexdigest()
-
-
-def test_what_was_not_recorded_is_named() -> None:
-    with pytest.raises(ValueError, match=r"run with results\.kept=positions"):
-        kept_sets([True], detail=False).positions(1, 0)
-    with pytest.raises(ValueError, match=r"layer 2 of cell ab was not evicted from; layers: \[1\]"):
-        kept_sets([True]).positions(2, 0)
-    assert kept_sets([True], detail=False).sha256 is None
+        with pytest.raises(ValueError, match=r"layer 2 of cell ab was not evicted from; layers: \[1, 3\]"):
+            kept.positions(2, 0)
+    else:
+        assert kept.sha256 is None
+        with pytest.raises(ValueError, match=r"run with results\.kept=positions"):
+            kept.positions(1, 0)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +62,8 @@ def test_what_was_not_recorded_is_named() -> None:
 )
 def test_a_line_that_contradicts_itself_is_refused(changes: dict[str, object]) -> None:
     line = json.loads(kept_sets([True, False, True]).to_json())
-    assert KeptSets.from_json(json.dumps(line)).positions(1, 0) == [0, 2]
     with pytest.raises(ValueError):
         KeptSets.from_json(json.dumps(line | changes))
-
-
-@pytest.mark.parametrize("line", ["[]", "{}", '{"cell": "ab"}', "rubbish", "3"])
-def test_what_is_no_line_of_kept_sets_is_refused(line: str) -> None:
-    with pytest.raises(ValueError):
-        KeptSets.from_json(line)
 
 
 def test_files_lie_beside_the_rows(tmp_path: Path, make) -> None:
@@ -96,16 +87,19 @@ def test_files_lie_beside_the_rows(tmp_path: Path, make) -> None:
     assert read_kept(tmp_path / "nowhere") == {}
 
 
-@pytest.mark.parametrize("change", ["removed", "changed"])
-def test_a_line_without_its_checksum_is_refused(tmp_path: Path, make, change: str) -> None:
+READERS = (read_kept, lambda folder, warn: lines_beside(folder, KeptSets, warn))
+
+
+def test_a_line_without_its_checksum_is_refused(tmp_path: Path, make) -> None:
     with Recorder(tmp_path) as recorder:
         recorder.append([make("ab", 0)], {"kept": [kept_sets([True, False]).to_json()]})
     (path,) = (tmp_path / "kept").iterdir()
     content, mark, end = path.read_text().rpartition(', "checksum": "')
-    path.write_text(content + (f"{mark}0{end}" if change == "changed" else "}\n"))
-    for read in (read_kept, lambda folder, warn: lines_beside(folder, KeptSets, warn)):
-        with pytest.raises(ValueError, match=r"jsonl:1: not a line of kept sets: its bytes do not match its checksum"):
-            read(tmp_path, lambda text: None)
+    for text in (f"{content}{mark}0{end}", f"{content}}}\n"):
+        path.write_text(text)
+        for read in READERS:
+            with pytest.raises(ValueError, match="jsonl:1: not a line of kept sets: its bytes do not match"):
+                read(tmp_path, lambda text: None)
 
 
 def test_masks_that_are_not_those_of_the_row_are_left_out(tmp_path: Path, make) -> None:
@@ -130,6 +124,6 @@ def test_a_row_has_the_kept_set_of_its_own_file_in_every_reader(tmp_path: Path, 
     assert recorder.path is not None
     with (tmp_path / "kept" / recorder.path.name).open("a") as file:
         file.write(first.to_json() + "\n")
-    for read in (read_kept, lambda folder, warn: lines_beside(folder, KeptSets, warn)):
+    for read in READERS:
         with pytest.raises(ValueError, match="cell ab, sample 0 has two lines that differ"):
             read(tmp_path, lambda text: None)

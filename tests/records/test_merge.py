@@ -79,8 +79,7 @@ def test_equal_rows_are_taken_once(tmp_path: Path, shard) -> None:
     load_table(folder, (), lambda text: pytest.fail(text) if "missing" not in text else None)
 
 
-def test_a_folder_and_its_copy_are_that_folder(tmp_path: Path, shard) -> None:
-    """Of copies that were made while a process wrote, the longer one is taken."""
+def test_the_longer_of_two_copies_is_taken(tmp_path: Path, shard) -> None:
     first = shard("first", 0, 1, 2)
     older = ResultsFolder(tmp_path / "older")
     older.rows.mkdir(parents=True)
@@ -100,18 +99,14 @@ def test_rows_that_contradict_each_other_are_refused(tmp_path: Path, shard) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]  # nothing stays
 
 
-def test_other_code_may_only_agree(tmp_path: Path, shard) -> None:
-    first, second = shard("first", 0), shard("second", 0, code="c0de11111111")
-    assert [row.code for row in read_rows(merged(tmp_path, first, second))] == ["c0de11111111"]
+def test_a_row_that_did_not_fail_is_taken_and_other_code_may_only_agree(tmp_path: Path, shard) -> None:
+    good, failed = shard("good", 0), shard("failed", 0, 1, value=None, error="out of memory")
+    same = shard("same", 0, code="c0de11111111")
+    rows = {row.sample: row for row in read_rows(merged(tmp_path, good, failed, same), pytest.fail)}
+    assert [rows[sample].error for sample in (0, 1)] == [None, "out of memory"] and rows[0].code == "c0de11111111"
     other = shard("other", 0, code="c0de22222222", value=0.0)
     with pytest.raises(ValueError, match="two outcomes"):
-        merge([first.path, other.path], tmp_path / "refused", pytest.fail)
-
-
-def test_a_row_that_did_not_fail_is_taken(tmp_path: Path, shard) -> None:
-    good, failed = shard("good", 0), shard("failed", 0, 1, value=None, error="out of memory")
-    rows = read_rows(merged(tmp_path, good, failed), pytest.fail)
-    assert [(row.sample, row.error) for row in rows] == [(0, None), (1, "out of memory")]
+        merge([good.path, other.path], tmp_path / "refused", pytest.fail)
 
 
 def test_lines_that_do_not_count_stay_behind(tmp_path: Path, shard, make) -> None:
@@ -148,20 +143,17 @@ def test_a_link_out_of_a_folder_is_not_followed(tmp_path: Path, shard) -> None:
         merged(tmp_path, first, second)
 
 
-def test_an_empty_target_is_filled_and_a_full_one_is_left(tmp_path: Path, shard) -> None:
-    first, second = shard("first", 0), shard("second", 1)
-    (tmp_path / "merged").mkdir()
-    merged(tmp_path, first, second)
-    with pytest.raises(ValueError, match="is not empty, and nothing is overwritten"):
-        merged(tmp_path, first, second)
-
-
-def test_the_command_tells_what_is_missing(tmp_path: Path, shard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_target_is_filled_and_a_full_one_is_left(
+    tmp_path: Path, shard, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = shard("first", 0, 2), shard("second", 1)
+    (tmp_path / "merged").mkdir()
     assert main(["merge", str(first.path), str(second.path), "--out", str(tmp_path / "merged")]) == 0
     out, err = capsys.readouterr()
     assert "3 rows in" in out.replace("\n", " ") and "root " in out
     assert "1 of 4 rows are missing" in err
+    with pytest.raises(ValueError, match="is not empty, and nothing is overwritten"):
+        merged(tmp_path, first, second)
 
 
 def test_a_file_without_the_note_of_its_writer_gets_none(tmp_path: Path, shard) -> None:
@@ -173,15 +165,11 @@ def test_a_file_without_the_note_of_its_writer_gets_none(tmp_path: Path, shard) 
     assert [row.sample for row in read_rows(folder, pytest.fail)] == [0, 1]
 
 
-@pytest.mark.parametrize("lacks", ["file", "lines"])
-def test_details_of_both_copies_of_a_rows_file_come_along(tmp_path: Path, shard, lacks: str) -> None:
+def test_details_of_both_copies_of_a_rows_file_come_along(tmp_path: Path, shard) -> None:
     whole = shard("whole", 0, 1, 2)
     partly = ResultsFolder(shutil.copytree(whole.path, tmp_path / "partly"))
     (file,) = (partly.path / "curves").iterdir()
-    first, *_ = file.read_bytes().splitlines(keepends=True)
-    file.unlink()
-    if lacks == "lines":
-        file.write_bytes(first)
+    file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
     folder = merged(tmp_path, partly, whole)
     assert [line.sample for line in read_sidecar(folder, Curve, pytest.fail)] == [0, 1, 2]
     file.write_text(curve(7) + "\n")

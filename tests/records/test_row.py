@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import zlib
 
 import pytest
 from hypothesis import given
@@ -57,18 +58,6 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     assert COLUMNS == REQUESTED + MEASURED + WHERE
 
 
-def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> None:
-    line = json.loads(make().to_json())
-    assert tuple(line) == ("schema", *COLUMNS, "checksum") and line["schema"] == SCHEMA
-    assert line["value"] is None and line["cache_bytes"] is None
-
-
-def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
-    data = json.loads(unchecked(make(value=1.0))) | {"column_of_next_year": [1, 2]}
-    del data["store"], data["value"]
-    assert Row.from_json(with_checksum(json.dumps(data))) == make()
-
-
 @pytest.mark.parametrize("mark", [SCHEMA + 1, 9, 0, None, "1", True, 1.0])
 def test_another_schema_is_refused_by_name(make, mark: object) -> None:
     line = with_checksum(json.dumps(json.loads(unchecked(make())) | {"schema": mark}))
@@ -76,15 +65,6 @@ def test_another_schema_is_refused_by_name(make, mark: object) -> None:
         Row.from_json(line)
     is_newer = type(mark) is int and mark > SCHEMA
     assert isinstance(refusal.value, NewerSchema) == is_newer
-
-
-def test_a_line_without_its_schema_or_its_checksum_is_refused(make) -> None:
-    data = json.loads(unchecked(make(value=1.0)))
-    with pytest.raises(ValueError, match="its bytes do not match its checksum"):
-        Row.from_json(json.dumps(data))
-    del data["schema"]
-    with pytest.raises(ValueError, match=f"^schema None; this kvbench reads schema {SCHEMA}"):
-        Row.from_json(with_checksum(json.dumps(data)))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -102,30 +82,6 @@ def test_what_is_no_row_is_refused(line: str | bytes) -> None:
         Row.from_json(line)
 
 
-@pytest.mark.parametrize(("columns", "named"), [({}, "cell"), ({"cell": "ab"}, "sample")])
-def test_a_row_without_a_column_that_each_row_has_is_refused(columns: dict[str, str], named: str) -> None:
-    with pytest.raises(ValueError, match=f"row column '{named}' is None"):
-        Row.from_json(with_checksum(json.dumps({"schema": SCHEMA} | columns)))
-
-
-def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
-    line = unchecked(make(value=1.0)).replace('"value": 1.0', '"value": 1')
-    assert Row.from_json(with_checksum(line)).to_json() == make(value=1.0).to_json()
-
-
-@pytest.mark.parametrize("column", ["sample", "value"])
-@pytest.mark.parametrize("item", ["true", '"1"', "[1]", "1e999"])
-def test_a_column_of_the_wrong_type_is_named(make, column: str, item: str) -> None:
-    line = unchecked(make(value=1.0)).replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
-    with pytest.raises(ValueError, match=f"row column '{column}' is .* must be "):
-        Row.from_json(with_checksum(line))
-
-
-def test_a_row_failed_or_has_a_value(make) -> None:
-    with pytest.raises(ValueError, match="both an error"):
-        make(value=0.0, error="too long")
-
-
 def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
     seconds = [name for name in COLUMNS if name.endswith("_seconds")]
     here = make(value=1.0, **dict.fromkeys(seconds, 1.0), environment="a")
@@ -140,44 +96,22 @@ def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:
     line = make(value=1.0, prediction="caf\u00e9 17").to_json().encode()
     for place in range(len(line)):
         for bit in range(8):
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError) as refusal:
                 Row.from_json(line[:place] + bytes([line[place] ^ 1 << bit]) + line[place + 1 :])
+            assert not isinstance(refusal.value, NewerSchema), "a schema of 9 is a damaged one here"
         with pytest.raises(ValueError):
             Row.from_json(line[:place])
 
 
 def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
     text, _, checksum = make(value=1.0).to_json().rpartition(', "checksum": ')
-    data, crc = text.encode(), 0xFFFFFFFF
-    for byte in data:  # CRC-32 of ISO 3309, bit by bit
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
-    assert checksum == f'"{crc ^ 0xFFFFFFFF:08x}"' + "}"
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('"value": 1.0', '"value": 0.0'),
-        ('"value"', '"vqlue"'),
-        ('"value": 1.0', '"value": 0.0, "value": 1.0'),
-        ('"policy": "snapkv"', '"policy": "h2o_obcache"'),
-        ('"checksum"', '"chdcksum"'),
-        (f'"schema": {SCHEMA}', '"schema": 0'),
-        (f'"schema": {SCHEMA}', '"schema": 9'),
-    ],
-)
-def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
-    line = make(value=1.0).to_json()
-    assert before in line
-    with pytest.raises(ValueError, match=r"bytes do not match its checksum|twice"):
-        Row.from_json(line.replace(before, after))
+    assert checksum == f'"{zlib.crc32(text.encode()):08x}"' + "}"
+    line = unchecked(make(value=1.0)).replace('"value": 1.0', '"value": 1')
+    assert Row.from_json(with_checksum(line)).to_json() == make(value=1.0).to_json(), "a number has one line"
 
 
 def test_a_column_that_stands_twice_is_refused_with_a_right_checksum_too(make) -> None:
     line = unchecked(make(value=1.0))
-    assert Row.from_json(with_checksum(line)).value == 1.0
     with pytest.raises(ValueError, match="column 'value' twice"):
         Row.from_json(with_checksum(line.replace('"value": 1.0', '"value": 1.0, "value": 0.0')))
 
@@ -191,9 +125,6 @@ def test_a_share_is_in_0_to_1(make, value: float) -> None:
         make(kept_fraction=value)
     for unit in ("seconds", "nats per token", None):
         assert make(metric="edits", unit=unit, value=value).value == value
-
-
-def test_an_unknown_direction_is_refused(make) -> None:
     with pytest.raises(ValueError, match="'better' is 'more'; allowed: higher, lower"):
         make(metric="edits", better="more", value=1.0)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import REQUESTED, Recorder, Row
+from tests.cells import ASKED
 
 
 @pytest.fixture
@@ -12,25 +13,14 @@ def cell() -> Callable[..., list[Row]]:
     """The rows of one cell from the values of its samples; a text is a failed sample, None one without a value."""
 
     def rows(values: Sequence[float | str | None], policy: str = "snapkv", **columns: object) -> list[Row]:
-        columns = {
-            "model": "reference",
-            "task": "ruler/niah_single_1",
-            "task_version": "2026",
-            "context_length": 512,
-            "score": None if policy in ("full", "streaming_llm") else "attn",
-            "budget": "1.0" if policy == "full" else "0.1",
-            "variant": "exact",
-            "layout": "kv_heads",
-            "schedule": "prompt",
-            "seed": 0,
-            "metric": "string_match_all",
-            "code": "c0de00000000",
-        } | columns
-        requested = "|".join(f"{columns[name]}" for name in REQUESTED if name in columns)
-        columns = {"cell": hashlib.sha256(f"{policy}|{requested}".encode()).hexdigest()[:16]} | columns
+        score = None if policy in ("full", "streaming_llm") else "attn"
+        budget = "1.0" if policy == "full" else "0.1"
+        columns = {**ASKED, "score": score, "budget": budget, "metric": "string_match_all"} | columns
+        columns["policy"] = policy
+        words = [policy, *(f"{columns[name]}" for name in REQUESTED if name in columns and name != "policy")]
+        columns = {"cell": hashlib.sha256("|".join(words).encode()).hexdigest()[:16]} | columns
         return [
             Row(
-                policy=policy,
                 sample=sample,
                 value=value if isinstance(value, float) else None,
                 error=value if isinstance(value, str) else None,

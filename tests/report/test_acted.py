@@ -1,6 +1,6 @@
 """Whether a method acted on a prompt, and the tables of those in which it did."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,32 +63,30 @@ def test_means_of_triggered_prompts_are_those_of_the_rows_that_acted(values: lis
         )  # type: ignore[arg-type]
         for n, (value, later) in enumerate(zip(values, evictions, strict=False))
     ]
-    known, did = (
-        [row for row in rows if row.decode_evictions is not None],
-        [row for row in rows if row.decode_evictions],
-    )
+    known = [row for row in rows if row.decode_evictions is not None]
+    did = [row for row in known if row.decode_evictions]
     (whole,), (part,) = summaries(rows), summaries(rows, triggered=True)
     assert (whole.n, whole.judged, whole.unjudged) == (len(rows), len(known), len(rows) - len(known))
     assert whole.acted == part.acted == (len(did) / len(known) if known else None)
     assert part.n == len(did) and part.mean == (sum(row.value or 0 for row in did) / len(did) if did else None)
 
 
-def prompts(rows: list[Row], evictions: dict[int, int | None]) -> list[Row]:
-    """The rows with the hash of their prompts, and evictions from these answers."""
-    for row in rows:
-        object.__setattr__(row, "prompt_sha256", f"{row.sample:064d}")
-        object.__setattr__(row, "decode_evictions", evictions.get(row.sample, 0))
-    return rows
-
-
 def test_a_table_of_triggered_prompts_says_which_and_names_controls(
     cell, results, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def prompts(rows: list[Row], evictions: dict[int, int | None]) -> list[Row]:
+        """The rows with the hash of their prompts, and evictions from these answers."""
+        return [
+            replace(row, prompt_sha256=f"{row.sample:064d}", decode_evictions=evictions.get(row.sample, 0))
+            for row in rows
+        ]
+
     full = prompts(cell([1.0] * 5 + [0.0] * 5, "full", **WHOLE), {})
     short = prompts(cell([1.0] * 10, "rkv", budget="512", schedule=STEPS, **WHOLE), {9: 1})
     long = prompts(cell([0.0, *[1.0] * 9], "rkv", budget="64", schedule=STEPS, **WHOLE), {0: 3, 1: 2, 2: 1, 8: None})
     folder = results(full, short, long)
-    assert main(["report", "table", "--results", str(folder), "--triggered"]) == 0
+    triggered = ["report", "table", "--results", str(folder), "--triggered"]
+    assert main(triggered) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert (
         "Means are over the prompts in which the method acted: rkv attn 64 (3 of 9, 33 %, full there 100.0); all "
@@ -100,14 +98,7 @@ def test_a_table_of_triggered_prompts_says_which_and_names_controls(
     text = " ".join(capsys.readouterr().out.split())
     assert "Means are over the prompts" not in text and "do not say" not in text
     assert "less than 20 % of the prompts: rkv attn 512 (1 of 10, 10 %)." in text
-
-
-def test_tables_without_triggered_prompts_are_refused(
-    cell, results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = results(cell([1.0] * 4, "full", **WHOLE), cell([1.0] * 4, "snapkv", **WHOLE))
-    table = ["report", "table", "--results", str(folder), "--triggered"]
-    assert main(table) == 4
+    assert main([*triggered, "policy=full"]) == 4
     assert "--triggered: no row says that its method acted on the prompt" in capsys.readouterr().err
-    assert main([*table, "against=snapkv"]) == 2
+    assert main([*triggered, "against=rkv"]) == 2
     assert "--triggered takes other prompts for every cell: leave out against=" in capsys.readouterr().err

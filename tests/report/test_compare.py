@@ -11,7 +11,6 @@ from kvbench.report.compare.paired_rows import Side
 from kvbench.report.compare.survivors import survivors
 from kvbench.report.formats.emit import emitted
 from kvbench.report.formats.text import write_text
-from kvbench.report.output import FORMATS
 
 
 def side(name: str, *cells: list[Row], source: str = "runs") -> Side:
@@ -41,17 +40,10 @@ def three(cell) -> Comparison:
     return compare(side("snapkv", *a), side("h2o", *[*b[:2], b[2][:-1]]), resamples=999)
 
 
-def test_verdicts_in_words(three: Comparison) -> None:
-    assert {line.key["task"]: line.verdict for line in three.lines} == {
-        "ruler/vt": "worse",
-        "ruler/cwe": "equivalent",
-        "ruler/fwe": "inconclusive",
-    }
-    assert three.overall.verdict == "worse"
-    assert three.overall.n == 60 + 900 + 10
-
-
-def test_the_numbers_of_one_line(three: Comparison) -> None:
+def test_verdicts_and_the_numbers_of_one_line(three: Comparison) -> None:
+    verdicts = {line.key["task"]: line.verdict for line in three.lines}
+    assert verdicts == {"ruler/vt": "worse", "ruler/cwe": "equivalent", "ruler/fwe": "inconclusive"}
+    assert (three.overall.verdict, three.overall.n) == ("worse", 60 + 900 + 10)
     line = next(line for line in three.lines if line.key["task"] == "ruler/vt")
     assert (line.n, line.mean_a, line.mean_b) == (60, pytest.approx(5 / 6), pytest.approx(1 / 3))
     assert line.difference == pytest.approx(-0.5)
@@ -63,19 +55,10 @@ def test_the_numbers_of_one_line(three: Comparison) -> None:
 
 def test_the_direction_of_a_metric_decides_what_is_better(cell) -> None:
     nats = np.random.default_rng(0).normal(2, 0.1, 40)
-    a = cell(nats.tolist(), metric="nll")
-    assert (
-        compare(side("A", a), side("B", cell((nats + 0.1).tolist(), "h2o", metric="nll"))).lines[0].verdict == "worse"
-    )
-    assert (
-        compare(side("A", a), side("B", cell((nats - 0.1).tolist(), "h2o", metric="nll"))).lines[0].verdict == "better"
-    )
-
-
-def test_missing_pairs_are_counted_and_named(three: Comparison) -> None:
-    printed = text(three)
-    assert "B: 1 failed (sample 3): ruler/fwe" in printed
-    assert "B: 1 absent (sample 11): ruler/fwe" in printed
+    a = side("A", cell(nats.tolist(), metric="nll"))
+    for shift, verdict in ((0.1, "worse"), (-0.1, "better")):
+        b = side("B", cell((nats + shift).tolist(), "h2o", metric="nll"))
+        assert compare(a, b).lines[0].verdict == verdict
 
 
 def test_questions_about_one_context_do_not_make_a_difference_sure(cell, monkeypatch) -> None:
@@ -130,7 +113,13 @@ def test_metrics_without_a_common_unit_have_no_overall_line(cell) -> None:
     assert "0.5000" in text(comparison)
 
 
-def test_json_and_csv_hold_every_number(three: Comparison) -> None:
+def test_every_format_holds_verdicts_and_missing_pairs(three: Comparison) -> None:
+    printed = text(three)
+    assert "B: 1 failed (sample 3): ruler/fwe" in printed and "B: 1 absent (sample 11): ruler/fwe" in printed
+    lines = text(three, width=60).splitlines()
+    assert any("ruler/fwe" in line and "inconclusive" in line for line in lines), "whole on a narrow screen"
+    table = [line for line in text(three, "markdown").splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1 and len(table) == 6 and "**worse**" in table[-1]
     tree = json.loads(text(three, "json"))
     assert [line["task"] for line in tree["lines"]] == ["ruler/cwe", "ruler/fwe", "ruler/vt"]
     assert tree["lines"][1]["unpaired"] == [
@@ -144,23 +133,10 @@ def test_json_and_csv_hold_every_number(three: Comparison) -> None:
     assert float(vt["difference"]) == pytest.approx(tree["lines"][2]["difference"])
 
 
-def test_markdown_is_a_table(three: Comparison) -> None:
-    table = [line for line in text(three, "markdown").splitlines() if line.startswith("|")]
-    assert len({line.count("|") for line in table}) == 1 and len(table) == 6
-    assert "**worse**" in table[-1]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_same_rows_in_any_order_give_the_same_text(cell, format: str) -> None:
+def test_the_same_rows_in_any_order_give_the_same_comparison(cell) -> None:
     generator = np.random.default_rng(2)
     a, b = cell(generator.random(40).tolist()), cell(generator.random(40).tolist(), "h2o")
-    first = text(compare(side("A", a), side("B", b)), format)
-    assert first == text(compare(side("A", a[::-1]), side("B", b[::-1])), format)
-
-
-def test_lines_stay_whole_on_a_narrow_screen(three: Comparison) -> None:
-    lines = text(three, width=60).splitlines()
-    assert any("ruler/fwe" in line and "inconclusive" in line for line in lines)
+    assert compare(side("A", a), side("B", b)) == compare(side("A", a[::-1]), side("B", b[::-1]))
 
 
 def test_cells_of_one_side_are_named_once_and_have_no_line(cell) -> None:
@@ -213,21 +189,20 @@ def test_among_baselines_of_several_schedules_the_nearest_is_taken(cell, schedul
     assert marks[mine[0].cell].baseline == bases[nearest][0].cell
 
 
-@pytest.mark.parametrize("format", ["text", "markdown", "json"])
-def test_the_header_says_which_cells_differ_in_their_windows(cell, format: str) -> None:
+def test_the_header_says_which_cells_differ_in_their_windows(cell) -> None:
     """Sides with one window share it in the header; others are named there, above the table."""
     policies = {
         f"{name}{size}": {"policy": {"name": name, "accepts": ["budget"], "window": size, "recent": size}}
         for name, size in (("snapkv", 16), ("h2o", 16), ("pyramidkv", 8))
     }
 
-    def head(other: str) -> str:
-        """What stands above the lines of snapkv against another policy."""
+    for other, said in (
+        ("h2o16", "window 16, recent 16 where a policy has them"),
+        ("pyramidkv8", "cells differ in window 8 (pyramidkv), 16 (snapkv); recent 8"),
+    ):
         sides = [
             Side(name, [replace(row, cell=name, policy=name) for row in cell(values)], "runs", policies.get)
             for name, values in (("snapkv16", [1.0] * 12), (other, [0.0] * 12))
         ]
-        return text(compare(*sides), format).split("McNemar" if format != "json" else '"lines"')[0]
-
-    assert "window 16, recent 16 where a policy has them" in head("h2o16")
-    assert "cells differ in window 8 (pyramidkv), 16 (snapkv); recent 8" in head("pyramidkv8")
+        for format, lines in (("text", "McNemar"), ("markdown", "McNemar"), ("json", '"lines"')):
+            assert said in text(compare(*sides), format).split(lines)[0], format

@@ -7,8 +7,7 @@ from benchmarks.statistics.coverage import DESIGNS, SIZES, Design, clustered, co
 IDS = [design.name for design in DESIGNS]
 
 
-@pytest.mark.parametrize("n", [50, 200])
-@pytest.mark.parametrize("design", [DESIGNS[1], DESIGNS[3], DESIGNS[6], DESIGNS[8]], ids=lambda design: design.name)
+@pytest.mark.parametrize(("design", "n"), [(DESIGNS[i], n) for i, n in ((1, 50), (3, 200), (6, 200), (8, 50))])
 def test_intervals_hold_the_truth_as_often_as_they_say(design: Design, n: int) -> None:
     runs = 1000
     share = coverage(design, n, runs, 599, truth(design, 800_000), everything=False)["used"]

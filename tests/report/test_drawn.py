@@ -37,14 +37,11 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(answers: list[Row
     assert [(row.sample, row.metric) for row in rows] == [(prompt, f"pass@{k}") for prompt in range(3)]
 
 
-def test_answers_without_a_value_are_left_out_or_reported(answers: list[Row]) -> None:
+def test_answers_without_a_value_are_left_out_or_reported_and_what_has_no_pass_at_k_refused(answers: list[Row]) -> None:
     failed = [replace(row, value=None, error="too long") if row.sample in (4, 5, 6) else row for row in answers]
     rows = pass_at(failed, 2, lambda cell: description())
     assert rows[1].value is None and rows[1].error == "1 of 2 answers have a value: too long"
     assert pass_at(failed, 1, lambda cell: description())[1].value == 0.0
-
-
-def test_what_has_no_pass_at_k_is_refused(answers: list[Row]) -> None:
     with pytest.raises(UserError, match=r"pass@5 of snapkv 0\.1 .* per prompt are 4; run it with .*_prompt=5 or more"):
         pass_at(answers, 5, lambda cell: description())
     with pytest.raises(UserError, match="answers per prompt are 1"):

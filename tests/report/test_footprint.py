@@ -33,6 +33,8 @@ def walked(life: Life) -> float:
 @pytest.mark.parametrize(
     "life",
     [
+        Life(1000, 1000, 50),
+        Life(1000, 0, 0),
         Life(100, 10, 0),
         Life(100, 10, 50),
         Life(100, 10, 50, block=20),
@@ -46,12 +48,6 @@ def walked(life: Life) -> float:
 )
 def test_a_footprint_counts_pairs_over_the_whole_life(life: Life) -> None:
     assert life.footprint == pytest.approx(walked(life), abs=1e-12)
-
-
-def test_evicting_after_the_prompt_saves_only_what_follows() -> None:
-    assert Life(1000, 1000, 50).footprint == 1.0
-    assert Life(1000, 0, 0).footprint == 1.0
-    assert Life(1000, 100, 10).footprint > 0.98 > 0.3 > Life(1000, 100, 10, block=100).footprint
 
 
 @pytest.fixture
@@ -82,14 +78,12 @@ def test_the_smallest_budget_that_keeps_enough_is_chosen(folder: Path) -> None:
 def test_what_a_row_says_of_its_life(cell, results) -> None:
     """A short prompt grows to the budget of its long answer; pairs stored for every query head count that often."""
     sizes = {"prompt_tokens": 100, "new_tokens": 900, "full_cache_bytes": 1000, "peak_bytes": 400}
-    every = cell(
-        [0.5], "rkv", budget="300", kept_tokens=100.0, kept_fraction=1.0, schedule="prompt decode_every=64", **sizes
-    )
-    apart = cell(
-        [0.5], budget="0.2", kept_tokens=20.0, kept_fraction=0.2, cache_bytes=600, layout="query_heads", **sizes
-    )
+    whole = {"kept_tokens": 100.0, "kept_fraction": 1.0} | sizes
+    part = {"kept_tokens": 20.0, "kept_fraction": 0.2} | sizes
+    every = cell([0.5], "rkv", budget="300", schedule="prompt decode_every=64", **whole)
+    apart = cell([0.5], budget="0.2", cache_bytes=600, layout="query_heads", **part)
     in_bytes = [replace(row, policy="tova", cell="b" * 16, budget="3000B") for row in every]
-    full = cell([0.5], "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
+    full = cell([0.5], "full", **whole)
     lines = footprints(results(full, every, in_bytes, apart), WARN)
     by_policy = {line.policy: line.footprint for line in lines}
     assert by_policy["tova"] == by_policy["rkv"]
@@ -97,11 +91,14 @@ def test_what_a_row_says_of_its_life(cell, results) -> None:
     assert by_policy["snapkv"] == pytest.approx(walked(Life(100, 20, 900, copies=3)))
 
 
-def test_only_samples_that_the_full_cache_has_count(cell, results) -> None:
+def test_only_samples_that_the_full_cache_has_count_and_without_it_there_are_none(cell, results) -> None:
     sizes = {"prompt_tokens": 100, "new_tokens": 10, "kept_tokens": 100.0, "kept_fraction": 1.0}
     full, evicted = cell([1.0, 1.0], "full", **sizes), cell([0.0, 1.0, 1.0, "failed"], budget="0.5", **sizes)
-    (line,) = footprints(results([replace(full[0])], evicted), WARN)
+    folder = results(full[:1], evicted)
+    (line,) = footprints(folder, WARN)
     assert (line.n, line.mean, line.full) == (1, 0.0, 1.0)
+    with pytest.raises(NothingSelected, match="policy=full"):
+        footprints(folder, WARN, {"policy": ["snapkv"]})
 
 
 def test_what_is_evicted_from_after_turns_of_unknown_lengths_is_left_out(cell, results) -> None:
@@ -112,11 +109,6 @@ def test_what_is_evicted_from_after_turns_of_unknown_lengths_is_left_out(cell, r
     (line,) = footprints(results(full, once, turns), warnings.append)
     assert (line.schedule, line.reading) == ("context", 1.0)
     assert warnings == ["1 row left out: prefill_block=turn, and rows do not say how long turns are"]
-
-
-def test_a_folder_without_the_full_cache_has_none(cell, results) -> None:
-    with pytest.raises(NothingSelected, match="policy=full"):
-        footprints(results(cell([1.0], kept_tokens=1.0, kept_fraction=0.1, prompt_tokens=10, new_tokens=1)), WARN)
 
 
 def test_every_format_has_every_line(folder: Path) -> None:

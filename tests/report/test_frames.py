@@ -1,6 +1,7 @@
 """A frame of rows gives the tables, plots and pages of the folder that its rows are from."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,10 @@ from matplotlib.figure import Figure
 
 from kvbench.extras.view.page import write_page
 from kvbench.records import read_rows
-from kvbench.report.compare.compare import compare
-from kvbench.report.compare.compare import report_of as report_of_comparison
+from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.emit import emitted
-from kvbench.report.frames import RESULTS, frame_of
+from kvbench.report.frames import RESULTS, Source, frame_of
 from kvbench.report.plots.plot import figure
 from kvbench.report.rows import load
 from kvbench.report.selection import NothingSelected
@@ -38,27 +38,22 @@ def frame(small: Path) -> pandas.DataFrame:
     return frame_of(read_rows(small), small)
 
 
-def test_rows_come_back_as_they_were(small: Path, frame: pandas.DataFrame) -> None:
+def reports_of(source: Source) -> Iterator[str]:
+    """Tables, numbers for programs, costs and a comparison."""
+    for against in (None, "policy=snapkv,score=attn"):
+        yield emitted(table.report_of(source, table.View(against=against), no_warning), "markdown")
+    for form in ("csv", "json"):
+        table.print_table(source, form, text := io.StringIO(), warn=no_warning)
+        yield text.getvalue()
+    yield emitted(cost.report_of(source, no_warning), "text")
+    names = ("policy=snapkv,score=attn,budget=0.1", "policy=snapkv,score=obcache_joint")
+    yield emitted(report_of(compare(*(side(name, source, name, no_warning) for name in names))), "json")
+
+
+def test_rows_reports_and_pages_are_those_of_the_folder(small: Path, frame: pandas.DataFrame, tmp_path: Path) -> None:
     assert load(frame, no_warning) == load(small, no_warning)
-
-
-@pytest.mark.parametrize("against", [None, "policy=snapkv,score=attn"])
-def test_the_table_is_that_of_the_folder(small: Path, frame: pandas.DataFrame, against: str | None) -> None:
-    reports = [table.report_of(source, table.View(against=against), no_warning) for source in (small, frame)]
-    assert emitted(reports[0], "markdown") == emitted(reports[1], "markdown")
-
-
-@pytest.mark.parametrize("form", ["csv", "json"])
-def test_the_numbers_for_programs_are_those_of_the_folder(small: Path, frame: pandas.DataFrame, form: str) -> None:
-    texts = [io.StringIO(), io.StringIO()]
-    for source, text in zip((small, frame), texts, strict=True):
-        table.print_table(source, form, text, warn=no_warning)
-    assert texts[0].getvalue() == texts[1].getvalue()
-
-
-def test_costs_and_pages_are_those_of_the_folder(small: Path, frame: pandas.DataFrame, tmp_path: Path) -> None:
-    costs = [emitted(cost.report_of(source, no_warning), "text") for source in (small, frame)]
-    assert costs[0] == costs[1]
+    for of_folder, of_frame in zip(reports_of(small), reports_of(frame), strict=True):
+        assert of_folder == of_frame
     for source, name in ((small, "folder.html"), (frame, "frame.html")):
         write_page(source, tmp_path / name, no_warning)
     assert (tmp_path / "folder.html").read_text() == (tmp_path / "frame.html").read_text()
@@ -74,9 +69,8 @@ def test_footprints_are_those_of_the_folder(cell, results) -> None:
     assert emitted(reports[0], "text") == emitted(reports[1], "text") and "snapkv" in emitted(reports[1], "text")
 
 
-@pytest.mark.parametrize("kind", ["tradeoff", "bars"])
-def test_a_plot_is_that_of_the_folder(small: Path, frame: pandas.DataFrame, kind: str) -> None:
-    drawn = [pixels(figure(kind, source, {"policy": "full,snapkv"}, no_warning)) for source in (small, frame)]
+def test_a_plot_is_that_of_the_folder(small: Path, frame: pandas.DataFrame) -> None:
+    drawn = [pixels(figure("bars", source, {"policy": "full,snapkv"}, no_warning)) for source in (small, frame)]
     assert np.array_equal(*drawn)
 
 
@@ -84,12 +78,6 @@ def test_what_was_filtered_is_not_reported(frame: pandas.DataFrame) -> None:
     few = frame[(frame.policy == "snapkv") & (frame.budget == "0.1") & (frame.score == "attn")]
     text = emitted(table.report_of(few, warn=no_warning), "text")
     assert "snapkv" in text and "streaming_llm" not in text and few.attrs == frame.attrs
-
-
-def test_two_selections_of_a_frame_are_compared_as_those_of_the_folder(small: Path, frame: pandas.DataFrame) -> None:
-    names = ("policy=snapkv,score=attn,budget=0.1", "policy=snapkv,score=obcache_joint")
-    comparisons = [compare(*(side(name, source, name, no_warning) for name in names)) for source in (small, frame)]
-    assert comparisons[0] == comparisons[1] and report_of_comparison(comparisons[1]).records
 
 
 def test_a_frame_without_its_folder_lacks_only_what_is_no_row(frame: pandas.DataFrame) -> None:
@@ -110,8 +98,5 @@ def test_a_frame_without_its_folder_lacks_only_what_is_no_row(frame: pandas.Data
 def test_what_is_no_frame_of_rows_is_refused_in_a_line(frame: pandas.DataFrame, change, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         load(change(frame), no_warning)
-
-
-def test_a_frame_of_nothing(frame: pandas.DataFrame) -> None:
     with pytest.raises(NothingSelected, match="the frame has no rows"):
         load(frame[:0], no_warning)

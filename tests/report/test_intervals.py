@@ -42,12 +42,6 @@ def test_wilson_stays_in_bounds_holds_the_mean_and_is_symmetric(case: tuple[int,
     assert wilson(n - hits, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
-def test_wilson_solves_the_equation_it_is_derived_from() -> None:
-    """|p - hits / n| = z sqrt(p (1 - p) / n) at both ends."""
-    for end in wilson(13, 50):
-        assert abs(end - 13 / 50) == pytest.approx(stats.norm.ppf(0.975) * math.sqrt(end * (1 - end) / 50), rel=1e-12)
-
-
 @pytest.mark.parametrize("degrees", [*range(1, 40), 49, 50, 99, 199, 499, 1000, 4999])
 def test_the_quantile_of_student_is_that_of_scipy(degrees: int) -> None:
     assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
@@ -61,24 +55,13 @@ def test_student_is_mean_and_quantile_times_standard_error(values: list[float]) 
     assert student(values) == pytest.approx((mean - half, mean + half), rel=1e-6, abs=1e-6)
 
 
-def test_answers_that_are_right_or_wrong_take_wilson() -> None:
+def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_student() -> None:
     assert mean_interval([1.0, 0.0, 1.0, 1.0], rate=True) == (0.75, *wilson(3, 4))
     assert mean_interval([0.0, 0.0], rate=True) == (0.0, *wilson(0, 2))
-
-
-def test_shares_take_student_cut_to_what_a_rate_can_be() -> None:
     assert mean_interval([0.5, 0.6, 0.7], rate=True) == (pytest.approx(0.6), *student([0.5, 0.6, 0.7]))
     low, high = student([0.1, 0.9, 1.0])
-    assert low < 0.0 and high > 1.0
-    assert mean_interval([0.1, 0.9, 1.0], rate=True)[1:] == (0.0, 1.0)
-
-
-def test_what_is_no_rate_is_not_cut_and_never_takes_wilson() -> None:
+    assert low < 0.0 and high > 1.0 and mean_interval([0.1, 0.9, 1.0], rate=True)[1:] == (0.0, 1.0)
     assert mean_interval([0.0, 1.0], rate=False) == (0.5, *student([0.0, 1.0]))
-    assert student([0.0, 1.0])[0] < 0
-
-
-def test_one_value_has_no_interval() -> None:
     assert mean_interval([1.0], rate=True) == (1.0, None, None)
 
 
@@ -124,15 +107,14 @@ def test_several_data_sets_share_their_resamples(f1: Paired) -> None:
     assert (-2 * together[1][0], -2 * together[0][0]) == pytest.approx((together[0][1], together[1][1]), abs=0.01)
 
 
-def test_the_same_seed_gives_the_same_interval(f1: Paired) -> None:
+def test_the_method_is_chosen_by_the_values_and_the_same_seed_gives_the_same_interval(f1: Paired) -> None:
     assert interval(f1) == interval(f1)
     assert interval(f1).method == "bootstrap"
     assert interval(f1, seed=1) != interval(f1)
-
-
-def test_zero_one_answers_have_the_score_interval() -> None:
     limits = interval(pairs([1, 1, 0, 1, 0] * 4, [1, 0, 0, 0, 1] * 4))
-    assert (limits.low, limits.high, limits.method) == (*tango(8, 4, 20), "tango")
+    assert (limits.low, limits.high, limits.method) == (*tango(8, 4, 20), "tango"), "answers have the score interval"
+    limits = interval(pairs([1.0] * 12, [0.0] * 11 + [0.5]))
+    assert limits.low == -1.0 and limits.high < 0, "limits of rates stay among rates"
 
 
 def test_questions_about_one_context_count_as_one() -> None:
@@ -184,8 +166,3 @@ def test_pseudo_clusters_of_zero_one_answers_are_those_of_bonett_and_price() -> 
     assert standard_error(sums, sizes) * np.sqrt(31 / 32) == pytest.approx(
         np.sqrt((lost + gained - (gained - lost) ** 2) / 32)
     )
-
-
-def test_the_limits_of_rates_stay_among_rates() -> None:
-    limits = interval(pairs([1.0] * 12, [0.0] * 11 + [0.5]))
-    assert limits.low == -1.0 and limits.high < 0

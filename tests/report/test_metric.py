@@ -14,6 +14,8 @@ def test_perplexity_is_over_tokens_not_over_texts() -> None:
     mean, low, high = perplexity([2.0, 3.0], [300.0, 100.0])
     assert mean == pytest.approx(math.exp(2.25))
     assert low is not None and high is not None and low < mean < high
+    assert perplexity([2.0, 3.0], [math.nan, 100.0]) == perplexity([2.0, 3.0], [1.0, 1.0]), "unknown numbers are equal"
+    assert perplexity([1.0], [5.0]) == (math.e, None, None) and perplexity([1e4], [5.0])[0] == math.exp(700)
 
 
 def test_equal_texts_have_the_interval_of_their_mean() -> None:
@@ -24,18 +26,8 @@ def test_equal_texts_have_the_interval_of_their_mean() -> None:
     assert perplexity(nll, [64.0, 64.0, 64.0, 64.000001]) == pytest.approx((mean, low, high))
 
 
-def test_unknown_numbers_of_tokens_weigh_the_same() -> None:
-    assert perplexity([2.0, 3.0], [math.nan, 100.0]) == perplexity([2.0, 3.0], [1.0, 1.0])
-
-
-def test_one_text_has_no_interval_and_a_huge_loss_is_a_number() -> None:
-    assert perplexity([1.0], [5.0]) == (math.e, None, None)
-    assert perplexity([1e4], [5.0])[0] == math.exp(700)
-
-
 def test_a_cell_of_losses_is_summarised_as_perplexity(cell) -> None:
-    rows = [row for nll in ([2.0, 3.0],) for row in cell(nll, metric="nll", new_tokens=10)]
-    (line,) = summaries(rows)
+    (line,) = summaries(cell([2.0, 3.0], metric="nll", new_tokens=10))
     assert (line.metric, line.rate, line.n) == ("perplexity", False, 2)
     assert line.mean == pytest.approx(math.exp(2.5))
 
@@ -51,16 +43,10 @@ def test_rows_say_which_values_are_better(cell) -> None:
     assert (line.rate, line.higher) == (False, False), "values in 0..1 of a metric that is no share"
     paired = Paired.of([*zip(few[0], many[1], strict=True)])
     assert not paired.rate and not paired.higher
-
-
-def test_rows_that_say_nothing_are_shares_unless_a_value_is_outside(cell) -> None:
-    assert [line.rate for line in summaries(cell([0.0, 1.0], metric="edits"))] == [True]
-    assert [line.rate for line in summaries(cell([0.0, 7.0], metric="edits"))] == [False]
-
-
-def test_earlier_rows_beside_later_ones_are_read_like_them(cell) -> None:
-    rows = cell([0.0, 1.0], **(EDITS | {"unit": None, "better": None})) + cell([1.0, 0.0], "h2o", **EDITS)
-    assert {(line.rate, line.higher) for line in summaries(rows)} == {(False, False)}
+    for value, is_rate in ((1.0, True), (7.0, False)):  # of rows that say nothing, a value outside tells
+        assert [line.rate for line in summaries(cell([0.0, value], metric="edits"))] == [is_rate]
+    earlier = cell([0.0, 1.0], metric="edits") + cell([1.0, 0.0], "h2o", **EDITS)
+    assert {(line.rate, line.higher) for line in summaries(earlier)} == {(False, False)}, "read like the later ones"
 
 
 def test_rows_of_one_metric_in_two_units_are_refused(cell) -> None:

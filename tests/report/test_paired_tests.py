@@ -65,29 +65,18 @@ def test_monte_carlo_draws_more_where_the_threshold_is_finer() -> None:
     sums = np.random.default_rng(5).normal(3, 0.5, 40)  # nobody will ever draw a pattern as extreme
     assert sign_flip(sums).p == pytest.approx(1 / 20_001)
     assert sign_flip(sums, finest=1e-4).p == pytest.approx(1 / 200_001)
-
-
-def test_magnitudes_without_a_common_step_are_not_rounded_to_one() -> None:
-    sums = np.concatenate([np.full(20, 1 / 3), np.full(20, -np.pi / 10)])
-    assert sign_flip(sums).method == "monte carlo"
-
-
-def test_a_true_null_is_refused_as_often_as_asked() -> None:
-    generator = np.random.default_rng(6)
-    p = np.array([sign_flip(generator.normal(0, 1, 9)).p for _ in range(2000)])
-    for level in (0.05, 0.2, 0.5):
-        assert np.mean(p <= level) == pytest.approx(level, abs=3.5 * np.sqrt(level * (1 - level) / 2000))
+    without_step = np.concatenate([np.full(20, 1 / 3), np.full(20, -np.pi / 10)])
+    assert sign_flip(without_step).method == "monte carlo", "magnitudes are not rounded to a common step"
 
 
 COUNTS = [(0, 0, 11), (0, 1, 23), (5, 0, 50), (12, 2, 50), (9, 21, 100), (43, 41, 1000), (7, 7, 14), (13, 0, 13)]
 
 
 @pytest.mark.parametrize(("only_a", "only_b", "n"), COUNTS)
-def test_p_is_that_of_statsmodels_and_of_the_binomial_test(only_a: int, only_b: int, n: int) -> None:
+def test_mcnemar_is_that_of_statsmodels(only_a: int, only_b: int, n: int) -> None:
     table = [[n - only_a - only_b, only_a], [only_b, 0]]
-    p = mcnemar(only_a, only_b)
-    assert p == pytest.approx(min(1.0, statsmodels_mcnemar(table, exact=True).pvalue), rel=1e-9)
-    assert p == pytest.approx(binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0, rel=1e-9)
+    expected = min(1.0, statsmodels_mcnemar(table, exact=True).pvalue)
+    assert mcnemar(only_a, only_b) == pytest.approx(expected, rel=1e-9)
 
 
 def refused(only_a: int, only_b: int, n: int, difference: float) -> bool:
@@ -113,8 +102,7 @@ def test_the_interval_holds_what_the_score_test_accepts(only_a: int, only_b: int
 
 def test_the_interval_turns_with_its_sides_and_shrinks_with_n() -> None:
     low, high = tango(12, 5, 80)
-    mirrored = tango(5, 12, 80)
-    assert mirrored == pytest.approx((-high, -low))
+    assert tango(5, 12, 80) == pytest.approx((-high, -low))
     wide = [tango(0, 0, n) for n in (10, 50, 1000)]
     assert [high for _, high in wide] == pytest.approx([3.8414588 / (n + 3.8414588) for n in (10, 50, 1000)])
     assert tango(7, 0, 7)[0] == pytest.approx(-1.0)
@@ -126,35 +114,14 @@ def binary(only_a: int, only_b: int, n: int) -> Paired:
     return Paired(a, b, np.arange(n))
 
 
-def test_the_detectable_difference_is_found_four_times_in_five() -> None:
-    """Simulated with the disagreement that the formula was given, and the test that it speaks of."""
-    n, disagree, alpha = 200, 0.2, 0.05
-    smallest = detectable(binary(20, 20, n), alpha)
-    assert smallest == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * np.sqrt(disagree / n), rel=0.05)
-    generator = np.random.default_rng(0)
-    p = [(disagree - smallest) / 2, (disagree + smallest) / 2, 1 - disagree]
-    rejected = []
-    for worse, better, _ in generator.multinomial(n, p, size=1500):
-        sums = np.concatenate([-np.ones(worse), np.ones(better)])
-        rejected.append(sign_flip(sums).p <= alpha)
-    assert 0.74 < np.mean(rejected) < 0.86
-
-
-def test_more_samples_see_less_and_stricter_tests_more() -> None:
-    assert detectable(binary(40, 40, 400), 0.05) == pytest.approx(
-        detectable(binary(20, 20, 200), 0.05) / 2**0.5, rel=0.05
-    )
-    assert detectable(binary(20, 20, 200), 0.05 / 20) > 1.3 * detectable(binary(20, 20, 200), 0.05)
-
-
-def test_where_nothing_changed_the_test_itself_sets_the_limit() -> None:
+def test_the_detectable_difference_is_that_of_the_formula_and_of_the_test_where_nothing_changed() -> None:
+    """`benchmarks.statistics.errors.power`, which tests/report/test_errors.py runs, finds it four times in five."""
+    smallest = detectable(binary(20, 20, 200), 0.05)
+    assert smallest == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * np.sqrt(0.2 / 200), rel=0.05)
+    assert detectable(binary(40, 40, 400), 0.05) == pytest.approx(smallest / 2**0.5, rel=0.05)
+    assert detectable(binary(20, 20, 200), 0.05 / 20) > 1.3 * smallest
     assert detectable(binary(0, 0, 10_000), 0.05) == pytest.approx(6 / 10_000, rel=0.2)
     assert detectable(binary(0, 0, 5), 0.05) == 1.0
     assert detectable(binary(0, 0, 1), 0.05) is None
     nats = Paired(np.full(9, 2.0), np.full(9, 2.0), np.arange(9), rate=False)
     assert detectable(nats, 0.05) is None
-
-
-@pytest.mark.parametrize(("clusters", "possible"), [(1, False), (5, False), (6, True), (40, True)])
-def test_six_pairs_can_be_significant_and_five_cannot(clusters: int, possible: bool) -> None:
-    assert (sign_flip(np.ones(clusters)).p <= 0.05) is possible

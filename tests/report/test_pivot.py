@@ -2,7 +2,7 @@ import itertools
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from kvbench.report.tables.pivot import arrange
 from kvbench.report.tables.summary import Summary, summaries
@@ -48,39 +48,30 @@ def test_the_full_cache_is_the_first_line_and_in_every_column(cell) -> None:
     ]
     assert layout(block)["full", None] == {("0.1",): 1.0, ("0.2",): 1.0}
     assert len(block.cells(reference=True)) == 1
-
-
-def test_a_full_cache_alone_keeps_its_own_column(cell) -> None:
-    (block,) = arrange(summaries(cell([1.0], "full")))
-    assert block.columns == [("1.0",)] and layout(block) == {("full", None): {("1.0",): 1.0}}
-
-
-def test_a_full_cache_has_no_budget_among_labels(cell) -> None:
-    rows = cell([0.5]) + cell([1.0], "full") + cell([0.2], "duo_attention", score=None)
-    (block,) = arrange(summaries(rows), rows=["policy", "score", "budget"], cols=["task"])
-    assert [line.labels for line in block.lines] == [
-        ("full", None, None),
-        ("duo_attention", None, "0.1"),
-        ("snapkv", "attn", "0.1"),
-    ]
-
-
-def test_a_full_cache_is_no_reference_for_another_task(cell) -> None:
-    blocks = arrange(summaries(cell([0.5]) + cell([1.0], "full", task="other")))
-    assert [layout(block) for block in blocks] == [
+    other = arrange(summaries(cell([0.5]) + cell([1.0], "full", task="other")))  # no reference there, alone it stays
+    assert [layout(block) for block in other] == [
         {("full", None): {("1.0",): 1.0}},
         {("snapkv", "attn"): {("0.1",): 0.5}},
     ]
 
 
+def test_a_full_cache_has_no_budget_among_labels(cell) -> None:
+    rows = cell([0.5]) + cell([1.0], "full") + cell([0.2], "duo_attention", score=None)
+    (block,) = arrange(summaries(rows), rows=["policy", "score", "budget"], cols=["task"])
+    labels = [("full", None, None), ("duo_attention", None, "0.1"), ("snapkv", "attn", "0.1")]
+    assert [line.labels for line in block.lines] == labels
+
+
 def test_other_lines_and_columns(cell) -> None:
-    rows = (
-        cell([0.5]) + cell([0.25], context_length=1024) + cell([1.0], "full") + cell([0.9], "full", context_length=1024)
-    )
+    means = {("snapkv", 512): 0.5, ("snapkv", 1024): 0.25, ("full", 512): 1.0, ("full", 1024): 0.9}
+    rows = [row for (policy, length), mean in means.items() for row in cell([mean], policy, context_length=length)]
     (block,) = arrange(summaries(rows), rows=["score"], cols=["context_length"])
     assert block.title == {"model": "reference", "task": "ruler/niah_single_1", "policy": "snapkv", "budget": "0.1"}
     assert layout(block) == {("full",): {(512,): 1.0, (1024,): 0.9}, ("attn",): {(512,): 0.5, (1024,): 0.25}}
     assert block.lines[0].reference
+    rows = cell([0.5]) + cell([0.25], score="random", budget="0.2")
+    (block,) = arrange(summaries(rows), rows=["policy"], cols=["score", "budget"])
+    assert block.columns == [("attn", "0.1"), ("random", "0.2")], "several keys make one column"
 
 
 def test_a_setting_of_policies_is_a_line_of_one_table(cell) -> None:
@@ -93,28 +84,16 @@ def test_a_setting_of_policies_is_a_line_of_one_table(cell) -> None:
     assert layout(block) == {("full",): {("0.1",): 1.0}, ("drop",): {("0.1",): 0.5}, ("d2o",): {("0.1",): 0.25}}
 
 
-def test_several_keys_make_one_column(cell) -> None:
-    rows = cell([0.5]) + cell([0.25], score="random", budget="0.2")
-    (block,) = arrange(summaries(rows), rows=["policy"], cols=["score", "budget"])
-    assert block.columns == [("attn", "0.1"), ("random", "0.2")]
-
-
 @pytest.mark.parametrize("key", ["variant", "layout", "schedule", "task_version", "seed"])
 def test_lines_are_split_by_what_would_share_a_place(cell, key: str) -> None:
     value, other = (1, 2) if key == "seed" else ("one", "other")
     rows = cell([0.5], **{key: value}) + cell([1.0], **{key: other}) + cell([0.0], "h2o", **{key: value})
     (block,) = arrange(summaries(rows))
     assert block.line_keys == ("policy", "score", key)
-    assert [line.labels for line in block.lines] == [
-        ("h2o", "attn", value),
-        ("snapkv", "attn", value),
-        ("snapkv", "attn", other),
-    ]
-
-
-def test_a_key_that_varies_without_collision_splits_nothing(cell) -> None:
-    (block,) = arrange(summaries(cell([0.5], variant="a") + cell([1.0], "h2o", variant="b")))
-    assert block.line_keys == ("policy", "score")
+    labels = [("h2o", "attn", value), ("snapkv", "attn", value), ("snapkv", "attn", other)]
+    assert [line.labels for line in block.lines] == labels
+    (block,) = arrange(summaries(cell([0.5], **{key: value}) + cell([1.0], "h2o", **{key: other})))
+    assert block.line_keys == ("policy", "score"), "no place is shared"
 
 
 def test_settings_tell_apart_what_labels_cannot(cell) -> None:
@@ -130,15 +109,9 @@ def test_settings_tell_apart_what_labels_cannot(cell) -> None:
         ("attn", "policy.window=32"),
     ]
     assert all(len(line.cells) == 2 for line in block.lines[1:])
-
-
-def test_the_hash_tells_apart_what_nothing_else_does(cell) -> None:
     (block,) = arrange(summaries(cell([0.5], cell="ab" * 8) + cell([1.0], cell="cd" * 8) + cell([0.0], "h2o")))
-    assert [line.labels for line in block.lines] == [
-        ("h2o", "attn", None),
-        ("snapkv", "attn", "ab" * 8),
-        ("snapkv", "attn", "cd" * 8),
-    ]
+    hashes = [("h2o", "attn", None), ("snapkv", "attn", "ab" * 8), ("snapkv", "attn", "cd" * 8)]
+    assert [line.labels for line in block.lines] == hashes, "the hash, where nothing else does"
 
 
 @pytest.mark.parametrize(
@@ -146,18 +119,12 @@ def test_the_hash_tells_apart_what_nothing_else_does(cell) -> None:
     [("policy,score", "budget"), ("budget", "score"), ("task", "context_length"), ("score,seed", "policy")],
 )
 def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
+    names = ("policy", "score", "budget", "context_length", "cell")
     combinations = itertools.product(("full", "h2o", "snapkv"), ("attn", "random"), ("0.1", "0.2"), (512, 1024), "ab")
     lines = summaries(
         row
-        for policy, score, budget, length, name in combinations
-        for row in cell(
-            [0.5],
-            policy,
-            score=score,
-            budget=budget,
-            context_length=length,
-            cell=f"{name}{policy}{score}{budget}{length}",
-        )
+        for values in combinations
+        for row in cell([0.5], **dict(zip(names, values, strict=True)) | {"cell": "".join(map(str, values))})
     )
     blocks = arrange(lines, rows.split(","), cols.split(","))
     shown = {cell.cell for block in blocks for line in block.lines for cell in line.cells.values()}
@@ -180,28 +147,15 @@ def test_wrong_keys_are_named(rows: list[str], cols: list[str], message: str) ->
 
 NUMBERS = strategies.integers(0, 2)
 SUMMARY = Summary(**dict.fromkeys((field.name for field in fields(Summary)), None) | {"policy": "snapkv", "n": 1})
-SETTINGS = (
-    "model.dtype",
-    "task.max_new_tokens",
-    "policy.window",
-    "score.norm",
-    "reader.name",
-    "schedule.block",
-    "store",
+SETTINGS = ("model.dtype", "task.max_new_tokens", "policy.window", "score.norm", "reader.name", "schedule.block")
+
+
+DESCRIBED = strategies.tuples(
+    strategies.sampled_from(("0.1", "0.2")), strategies.dictionaries(strategies.sampled_from(SETTINGS), NUMBERS)
 )
 
 
-@settings(deadline=None)
-@given(
-    strategies.lists(
-        strategies.tuples(
-            strategies.sampled_from(("0.1", "0.2")), strategies.dictionaries(strategies.sampled_from(SETTINGS), NUMBERS)
-        ),
-        min_size=2,
-        max_size=5,
-        unique_by=repr,
-    )
-)
+@given(strategies.lists(DESCRIBED, min_size=2, max_size=5, unique_by=repr))
 def test_cells_of_a_line_differ_in_its_column_alone(described) -> None:
     """For any settings of any group: equal labels with other descriptions never make one line."""
     descriptions = {

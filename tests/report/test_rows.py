@@ -48,10 +48,6 @@ def quiet(text: str) -> None:
     raise AssertionError(f"nothing to warn about: {text}")
 
 
-def test_rows_are_those_that_were_recorded(small: Path) -> None:
-    assert load(small, quiet) == read_rows(small)
-
-
 @pytest.mark.parametrize("block", [700, 5_000, 2**25])
 def test_blocks_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     expected = summaries(read_rows(small))
@@ -74,9 +70,10 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
     (small / "finished" / f"{path.stem}.json").unlink()  # the writer was killed
     with path.open("a") as file:
         file.write(tail)
-    warnings: list[str] = []
-    assert len(load(small, warnings.append)) == 60
-    assert len(warnings) == 1 and warnings[0].startswith(f"{path}:61: torn last line dropped")
+    with pytest.warns(UserWarning) as warnings:
+        assert len(load(small)) == 60
+    (warning,) = warnings
+    assert str(warning.message).startswith(f"{path}:61: torn last line dropped")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +83,8 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("sample", 1.5, "row column 'sample' is 1.5"),
         ("cell", None, "row column 'cell' is None"),
         ("policy", ..., "row column 'policy' is None"),
+        ("sample", ..., "row column 'sample' is None"),
+        ("value", [1], "row column 'value' is [1]"),
         ("value", "0.5", "row column 'value' is '0.5'"),
         ("cache_bytes", True, "row column 'cache_bytes' is True"),
         ("evict_seconds", math.nan, "NaN is not JSON"),
@@ -97,15 +96,12 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
-@pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
-def test_what_is_no_row_is_left_out_by_file_and_line(
-    cell, lines: Lines, column: str, value: object, message: str, after: int
-) -> None:
+def test_what_is_no_row_is_left_out_by_file_and_line(cell, lines, column: str, value: object, message: str) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
-    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + (last.to_json() + "\n") * after)
-    for read in (load, read_rows):
-        warnings: list[str] = []
-        assert read(folder, warn=warnings.append) == [good, last][: 1 + after]
+    text = good.to_json() + "\n" + changed(bad, **{column: value})
+    for after in ([last], []):
+        folder, warnings = lines(text + "".join(row.to_json() + "\n" for row in after)), []
+        assert load(folder, warn=warnings.append) == [good, *after]
         (warning,) = warnings
         assert warning.startswith(f"{folder / 'rows' / '0.jsonl'}:2: damaged row, not counted: ") and message in warning
 
@@ -115,24 +111,19 @@ def test_a_row_of_a_later_kvbench_is_refused(cell, lines: Lines) -> None:
     for schema in (SCHEMA + 1, 9):
         folder = lines(good.to_json() + "\n" + changed(newer, schema=schema))
         for read in (load_table, read_rows):
-            with pytest.raises(ValueError, match=rf"0\.jsonl:2: not a row: schema {schema}; this kvbench reads"):
+            with pytest.raises(UserError, match=rf"0\.jsonl:2: not a row: schema {schema}; this kvbench reads"):
                 read(folder, warn=quiet)
 
 
-def test_columns_that_a_line_lacks_are_blank(cell, lines: Lines) -> None:
+def test_columns_that_a_line_lacks_are_blank_and_unknown_ones_named_and_left_out(cell, lines: Lines) -> None:
     first, new = cell([1.0, 0.5], top2_margin=0.25, store="int8")
-    folder = lines(changed(first, top2_margin=..., store=...) + new.to_json() + "\n")
+    known, more = {"top2_margin": ..., "store": ...}, {"colour": "red", "shade": {"deep": 1}}
+    folder = lines(changed(first, **known, **more) + new.to_json() + "\n")
     for read in (load, read_rows):
-        assert read(folder, quiet) == [replace(first, top2_margin=None, store=None), new]
-    assert load_table(folder, NEEDED, quiet)["value"].to_pylist() == [1.0, 0.5]
-
-
-def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
-    (row,) = cell([1.0])
-    warnings: list[str] = []
-    folder = lines(changed(row, colour="red", shade={"deep": 1}))
-    assert load(folder, warnings.append) == [row]
-    assert warnings == [f"{folder}/rows/0.jsonl: columns that this kvbench does not know are left out: colour, shade"]
+        warnings: list[str] = []
+        assert read(folder, warnings.append) == [replace(first, top2_margin=None, store=None), new]
+        named = "columns that this kvbench does not know are left out: colour, shade"
+        assert warnings == [f"{folder}/rows/0.jsonl: {named}"]
 
 
 def test_a_row_without_a_value_is_blank(cell, lines: Lines) -> None:
@@ -163,23 +154,19 @@ def test_a_failed_sample_that_was_run_again_counts_as_run_again(cell, lines: Lin
     assert warnings == ["2 rows with an error were replaced by a later run; each sample counts once"]
 
 
-@pytest.mark.parametrize("as_parquet", [False, True], ids=["folder", "parquet"])
-def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Path, as_parquet: bool) -> None:
+def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Path) -> None:
     row, other = cell([1.0, 0.0])
-    text = [row.to_json() + "\n", other.to_json() + "\n" + changed(row, value=0.0, prediction="x")]
-    source = lines(*text)
-    places = f"{source}/rows/0.jsonl:1 and {source}/rows/1.jsonl:2"
-    if as_parquet:
-        raw = table_of([row, other, Row.from_json(text[1].splitlines()[1])])
-        source = tmp_path / "rows.parquet"
-        write_parquet(raw, source, lambda cell: None)
-        places = f"{source}:1 and {source}:3"
-    with pytest.raises(ValueError) as error:
-        load(source, quiet)
-    assert str(error.value) == (
-        f"cell {row.cell}, sample 0 has two outcomes: {places} differ in prediction, value; "
-        "remove the wrong one, or move its file away"
-    )
+    again = replace(row, value=0.0, prediction="x")
+    folder = lines(row.to_json() + "\n", f"{other.to_json()}\n{again.to_json()}\n")
+    packed = tmp_path / "rows.parquet"
+    write_parquet(table_of([row, other, again]), packed, lambda cell: None)
+    for source, first, second in ((folder, "/rows/0.jsonl:1", "/rows/1.jsonl:2"), (packed, ":1", ":3")):
+        with pytest.raises(ValueError) as error:
+            load(source, quiet)
+        assert str(error.value) == (
+            f"cell {row.cell}, sample 0 has two outcomes: {source}{first} and {source}{second} differ in "
+            "prediction, value; remove the wrong one, or move its file away"
+        )
 
 
 def test_parquet_stands_in_for_a_folder(small: Path, tmp_path: Path) -> None:
@@ -205,20 +192,13 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
         load(path, quiet)
 
 
-@pytest.mark.parametrize("schema", [None, SCHEMA + 1, 9, 0])
-def test_a_parquet_file_of_another_schema_is_refused(small: Path, tmp_path: Path, schema: int | None) -> None:
-    path = tmp_path / "rows.parquet"
-    metadata = {} if schema is None else {b"kvbench.schema": str(schema).encode()}
-    path.write_bytes(to_parquet(load_table(small, warn=quiet).drop_columns(["file", "line"]), metadata))
-    with pytest.raises(
-        UserError, match=f"^{path}: not a Parquet file of rows: schema {schema or 0}; this kvbench reads"
-    ):
-        load_table(path, warn=quiet)
-
-
-def test_a_parquet_file_without_a_checksum_is_refused(small: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    rows = load_table(small, warn=quiet).drop_columns(["file", "line"])
+def test_a_parquet_file_of_another_schema_or_without_a_checksum_is_refused(small: Path, tmp_path: Path) -> None:
+    path, rows = tmp_path / "rows.parquet", load_table(small, warn=quiet).drop_columns(["file", "line"])
+    for schema in (None, SCHEMA + 1, 9, 0):
+        path.write_bytes(to_parquet(rows, {} if schema is None else {b"kvbench.schema": str(schema).encode()}))
+        message = f"^{path}: not a Parquet file of rows: schema {schema or 0}; this kvbench reads"
+        with pytest.raises(UserError, match=message):
+            load_table(path, warn=quiet)
     pq.write_table(rows.replace_schema_metadata(metadata_of({})), path)
     with pytest.raises(UserError, match=f"^{path}: damaged: its bytes do not match its checksum"):
         load_table(path, warn=quiet)
@@ -283,13 +263,10 @@ def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, lis
     assert str(error.value) == message
 
 
-def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
+def test_a_value_without_a_row_beside_others_is_told_and_an_unknown_column_refused(small: Path) -> None:
     warnings: list[str] = []
     assert {row.policy for row in load(small, warnings.append, {"policy": ["full", "tova"]})} == {"full"}
     assert warnings == ["no row has policy=tova; the rows have full, snapkv, streaming_llm"]
-
-
-def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
     with pytest.raises(ValueError, match=r"^polcy=h2o: rows have no column 'polcy': did you mean policy. allowed: "):
         load(small, quiet, {"polcy": ["h2o"]})
 

@@ -8,12 +8,6 @@ import pytest
 from kvbench.report.stats.intervals import student, wilson
 from kvbench.report.tables.summary import COLUMNS, budget_key, frame_of, summaries
 
-FIXED = "model task context_length policy score budget n mean low high kept_fraction cache_bytes"
-
-
-def test_the_columns_others_rely_on_come_first() -> None:
-    assert " ".join(COLUMNS).startswith(FIXED)
-
 
 def test_one_cell(cell) -> None:
     rows = cell([1.0, 0.0, 1.0, 1.0], kept_fraction=0.1, cache_bytes=100, prefill_seconds=2.0, new_tokens=5)
@@ -28,21 +22,15 @@ def test_failed_samples_are_counted_named_and_in_no_mean(cell) -> None:
     (line,) = summaries(rows)
     assert (line.n, line.errors, line.mean) == (2, 3, 0.5)
     assert line.failures == {"too long": (1, 3), "NaN in the cache": (4,)}
-
-
-def test_a_cell_of_failures_has_no_mean(cell) -> None:
     (line,) = summaries(cell(["too long"] * 3))
     assert (line.n, line.errors, line.mean, line.low, line.high, line.cache_bytes) == (0, 3, None, None, None, None)
 
 
-def test_measures_are_means_over_the_samples_that_have_them(cell) -> None:
+def test_measures_are_means_over_the_samples_of_a_cell_that_have_them(cell) -> None:
     a, b, c = cell([1.0, 1.0, 1.0], cache_bytes=10), cell([1.0] * 3, cache_bytes=20), cell([1.0] * 3)
     (line,) = summaries([a[0], b[1], c[2]])
     assert line.cache_bytes == 15.0
-
-
-def test_cells_that_look_alike_are_never_averaged(cell) -> None:
-    lines = summaries(cell([1.0, 1.0], cell="ab") + cell([0.0, 0.0], cell="cd"))
+    lines = summaries(cell([1.0, 1.0], cell="ab") + cell([0.0, 0.0], cell="cd"))  # which look alike
     assert [(line.cell, line.mean) for line in lines] == [("ab", 1.0), ("cd", 0.0)]
 
 
@@ -56,13 +44,12 @@ def test_a_metric_beyond_one_is_no_rate_in_any_cell(cell) -> None:
 
 
 def test_the_order_of_rows_changes_nothing(cell) -> None:
+    scores = {"tova": "attn", "full": None, "duo_attention": None, "h2o": "attn"}
     rows = [
         row
-        for policy in ("tova", "full", "duo_attention", "h2o")
+        for policy, score in scores.items()
         for budget in ("1024", "0.2", "0.05", "256")
-        for row in cell(
-            [0.3, 0.9, 1.0, "x"], policy, budget=budget, score="attn" if policy in ("tova", "h2o") else None
-        )
+        for row in cell([0.3, 0.9, 1.0, "x"], policy, budget=budget, score=score)
     ]
     expected = summaries(rows)
     random.Random(0).shuffle(rows)
@@ -79,6 +66,8 @@ def test_budgets_are_ordered_as_numbers() -> None:
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
     frame = frame_of(summaries(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None)))
     assert list(frame.columns) == list(COLUMNS)
+    first = "model task context_length policy score budget n mean low high kept_fraction cache_bytes"
+    assert " ".join(COLUMNS).startswith(first), "others rely on them"
     assert frame["policy"].tolist() == ["streaming_llm", "snapkv"]
     assert frame["n"].tolist() == [0, 2] and frame["errors"].tolist() == [1, 0]
     assert pandas.isna(frame.loc[0, "mean"]) and pandas.isna(frame.loc[0, "context_length"])
@@ -97,15 +86,8 @@ def test_a_mean_over_contexts_weighs_each_alike(cell) -> None:
     low, high = student([1 / 3, 1.0])
     assert (of_contexts.low, of_contexts.high) == (max(low, 0.0), min(high, 1.0))
     assert of_contexts.variance / of_contexts.n == pytest.approx(np.var([1 / 3, 1.0], ddof=1) / 2)
-
-
-def test_a_failed_question_leaves_its_context_to_the_others(cell) -> None:
-    contexts = ["a" * 64, "a" * 64, "b" * 64]
-    rows = [replace(row, context_sha256=sha) for row, sha in zip(cell([1.0, "too long", 0.0]), contexts, strict=True)]
+    rows[1] = replace(rows[1], value=None, error="too long")  # leaves its context to the others
     (line,) = summaries(rows, over="contexts")
-    assert (line.n, line.errors, line.mean, line.contexts) == (2, 1, 0.5, 2)
-
-
-def test_without_shared_contexts_both_means_are_the_same(cell) -> None:
-    rows = cell([0.25, 1.0, 0.5])
-    assert summaries(rows) == summaries(rows, over="contexts")
+    assert (line.n, line.errors, line.mean, line.contexts) == (3, 1, 0.75, 2)
+    apart = cell([0.25, 1.0, 0.5])
+    assert summaries(apart) == summaries(apart, over="contexts")

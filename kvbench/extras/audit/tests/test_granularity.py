@@ -51,11 +51,8 @@ def test_scores_are_counted_in_parts():
     (rouge,) = tasks_of("task=needle/official", "task.scorer=rouge1")
     assert parts_of(rouge) is None
     book = "infinitebench/longbook_"
-    assert [parts_of(task) for task in tasks_of(f"task={book}choice_eng,{book}sum_eng,longbench/trec")] == [
-        1,
-        None,
-        None,
-    ]
+    others = tasks_of(f"task={book}choice_eng,{book}sum_eng,longbench/trec")
+    assert [parts_of(task) for task in others] == [1, None, None]
 
 
 def test_a_mean_of_means_has_the_common_denominator():
@@ -63,11 +60,8 @@ def test_a_mean_of_means_has_the_common_denominator():
     tasks = tasks_of("task=ruler/niah_single_1,ruler/niah_multivalue,ruler/fwe", "task.samples=20")
     assert step_of(tasks) == Fraction(1, 720)
     assert step_of([*tasks, *tasks_of("task=longbench/qasper")]) is None and step_of([]) is None
-
-
-def test_a_benchmark_has_no_more_answers_than_rows():
     (task,) = tasks_of("task=infinitebench/longbook_choice_eng", "task.samples=500")
-    assert answers_of(task) == 229 and answers_of(replace(task, samples=50)) == 50
+    assert answers_of(task) == 229 and answers_of(replace(task, samples=50)) == 50, "no more answers than rows"
 
 
 REASONS = {  # CAKE lost some rows: 154 of 227 and 13 of 197 would give its numbers
@@ -111,6 +105,4 @@ def test_questions_of_kvzip_are_no_samples():
 
 def test_the_reason_is_told():
     (choice, _) = impossible(item_of("lava/table12"), paths.papers())
-    assert str(choice) == (
-        "lava/table12, cake, cake, infinitebench/longbook_choice_eng: 67.8 is no multiple of 0.4367 (not of all rows)"
-    )
+    assert str(choice).endswith("longbook_choice_eng: 67.8 is no multiple of 0.4367 (not of all rows)")

@@ -9,7 +9,7 @@ from kvbench.cli.main import main
 from kvbench.extras.audit.pair_tests import p_value
 from kvbench.extras.audit.pairs import LEVELS
 from kvbench.extras.audit.paper_claims import Audited, audited, claims_of
-from kvbench.extras.audit.printed import SCALES, against_own, bests, printed_lines, swaps
+from kvbench.extras.audit.printed import SCALES, against_own, bests, line_pairs, printed_lines, swaps
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -62,6 +62,10 @@ def test_verdicts_on_the_claims(claims: dict[str, Audited]) -> None:
         claim.claim.id for claim, p in zip(tested, adjusted, strict=True) if claim.verdict == "decided" and p > 0.05
     }
     assert lost == {"obcache-3a", "lava-14", "lava-16b", "lava-17a", "lava-20a", "lava-21a", "lava-23"}
+    assert claims["obcache-1"].shows == "16 of 144 down, 3 level" and claims["caote-28"].shows == "5 of 42 down"
+    assert claims["lava-22c"].verdict == "false"
+    assert all(claim.claim.at and claim.claim.says for claim in claims.values())
+    assert len(claims) == len(claims_of(paths.papers())), "no two have one name"
 
 
 @pytest.mark.parametrize(
@@ -91,17 +95,6 @@ def test_p_of_claims(claims: dict[str, Audited], name: str, p: dict[str, float])
     assert {level: found[level] for level in p} == pytest.approx(p, rel=0.03)
 
 
-def test_a_claim_is_false_by_its_own_table(claims: dict[str, Audited]) -> None:
-    assert claims["obcache-1"].shows == "16 of 144 down, 3 level"
-    assert claims["caote-28"].shows == "5 of 42 down"
-    assert claims["lava-22c"].verdict == "false"
-
-
-def test_every_claim_names_its_place(claims: dict[str, Audited]) -> None:
-    assert all(claim.claim.at and claim.claim.says for claim in claims.values())
-    assert len(claims) == len(claims_of(paths.papers()))
-
-
 def test_an_item_is_audited(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "obcache/table1", "--audit", "--format", "json"]) == 0
     records = json.loads(capsys.readouterr().out)
@@ -128,6 +121,12 @@ def test_the_values_of_an_arm_are_audited_where_no_method_is_swapped(capsys: pyt
     assert len(pairs) == 3 * 6 + 2 * 6 and moved == [6.63, 2.17, 0, 1.76, 0, 0]
 
 
+def test_two_possible_partners_are_refused() -> None:
+    lines = printed_lines("obcache", paths.papers())
+    with pytest.raises(UserError, match="could be its partner"):
+        line_pairs(lines, {"score": "obcache_*"}, {"score": "attn"})
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -140,11 +139,3 @@ def test_the_values_of_an_arm_are_audited_where_no_method_is_swapped(capsys: pyt
 def test_what_cannot_be_audited_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", *words, "--audit"]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_two_possible_partners_are_refused() -> None:
-    from kvbench.extras.audit.printed import line_pairs
-
-    lines = printed_lines("obcache", paths.papers())
-    with pytest.raises(UserError, match="could be its partner"):
-        line_pairs(lines, {"score": "obcache_*"}, {"score": "attn"})

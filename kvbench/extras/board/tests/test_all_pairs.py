@@ -21,14 +21,11 @@ def test_p_of_one_pair_is_that_of_the_sign_flip_test() -> None:
     assert abs(all_pairs(values, alone(values))[0, 1] - exact) < 0.01
 
 
-def test_contexts_flip_as_a_whole() -> None:
+def test_contexts_flip_as_a_whole_and_equal_methods_are_never_told_apart() -> None:
     """Ten prompts about one context are one observation: no p below a half."""
     values = np.stack((np.zeros(10), np.ones(10)))
     assert all_pairs(values, np.zeros(10, int))[0, 1] > 0.9
     assert all_pairs(values, alone(values))[0, 1] < 0.01
-
-
-def test_equal_methods_are_never_told_apart() -> None:
     values = np.tile(np.random.default_rng(2).random(30), (3, 1))
     values[2] += 1.0
     p = all_pairs(values, alone(values))

@@ -16,6 +16,7 @@ from kvbench.support.errors import NothingSelected, UserError
 from tests.repository import ROOT
 
 Cells = Callable[..., list[Row]]
+Methods = list[list[Row]]
 FULL = 1000
 N = 20
 
@@ -37,7 +38,7 @@ def silent(text: str) -> None:
 
 
 @pytest.fixture
-def methods(cell: Cells) -> list[list[Row]]:
+def methods(cell: Cells) -> Methods:
     """The full cache always right; good: from 50 to 100 %; bad: always wrong; large: measured above the sizes only."""
     right, wrong = [1.0] * N, [0.0] * N
     return [
@@ -55,7 +56,7 @@ def places(made: Board, size: float) -> dict[str, Place]:
     return {place.policy: place for place in ranking.places}
 
 
-def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path, methods: list[list[Row]]) -> None:
+def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path, methods: Methods) -> None:
     made = board([submission(tmp_path / "a", *methods)], silent, sizes=(0.1, 0.15, 0.3, 0.4))
     assert places(made, 0.1)["good"].budgets == ("0.1",)
     mixed = places(made, 0.15)["good"]
@@ -63,49 +64,40 @@ def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path,
     assert mixed.mean == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
     assert mixed.difference == pytest.approx(mixed.mean - 1.0)
     assert [ranking.size for ranking in made.rankings] == [0.1, 0.15, 0.3]  # nobody but "large" is beyond 0.3
-    assert "large" not in places(made, 0.3)
-
-
-@pytest.mark.parametrize("parts", [16, 32])
-def test_one_pair_of_16_and_of_32_is_a_size_of_every_board(tmp_path: Path, cell: Cells, parts: int) -> None:
-    kept = 1 / parts
-    two = [cell([1.0] * N, name, budget=str(kept), **held(kept)) for name in ("one", "two")]
-    made = board([submission(tmp_path / "a", cell([1.0] * N, "full", **held(1.0)), *two)], silent)
-    assert [ranking.size for ranking in made.rankings] == [kept]
-
-
-def test_groups_and_ranks_follow_the_tests(tmp_path: Path, methods: list[list[Row]]) -> None:
-    at = places(board([submission(tmp_path / "a", *methods)], silent, sizes=(0.1, 0.3)), 0.3)
+    at = places(made, 0.3)
+    assert "large" not in at
     assert (at["full"].group, at["good"].group, at["bad"].group) == ("a", "a", "b")
     assert [(at[name].first, at[name].last) for name in ("full", "good", "bad")] == [(1, 2), (1, 2), (3, 3)]
 
 
+def test_one_pair_of_16_and_of_32_is_a_size_of_every_board(tmp_path: Path, cell: Cells) -> None:
+    sizes, right = (1 / 32, 1 / 16), [1.0] * N
+    two = [cell(right, name, budget=f"{size}", **held(size)) for size in sizes for name in ("one", "two")]
+    made = board([submission(tmp_path / "a", cell(right, "full", **held(1.0)), *two)], silent)
+    assert {*sizes} <= {ranking.size for ranking in made.rankings}
+
+
 def test_eviction_before_the_question_is_a_table_of_its_own(tmp_path: Path, cell: Cells) -> None:
     names = ("one", "two")
-    late = [cell([1.0] * N, name, schedule="prompt decode_every=1", **held(0.1)) for name in names]
-    early = [cell([0.0] * N, name, schedule="context", **held(0.1)) for name in names]
-    made = board(
-        [submission(tmp_path / "a", cell([1.0] * N, "full", **held(1.0)), *late, *early)], silent, sizes=(0.1,)
-    )
+    cells = [cell([1.0] * N, "full", **held(1.0))]
+    cells += [cell([1.0] * N, name, schedule="prompt decode_every=1", **held(0.1)) for name in names]
+    cells += [cell([0.0] * N, name, schedule="context", **held(0.1)) for name in names]
+    made = board([submission(tmp_path / "a", *cells)], silent, sizes=(0.1,))
     assert [(ranking.moment, len(ranking.places)) for ranking in made.rankings] == [("after", 3), ("before", 3)]
 
 
-def test_a_method_with_other_tasks_is_named_and_not_ranked(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells
-) -> None:
+def test_a_method_with_other_tasks_is_named_and_not_ranked(tmp_path: Path, methods: Methods, cell: Cells) -> None:
     other = cell([1.0] * N, "full", task="ruler/vt", **held(1.0)), cell([1.0] * N, "odd", task="ruler/vt", **held(0.1))
     few = cell([1.0] * 3, "few", **held(0.1))
     made = board([submission(tmp_path / "a", *methods, *other, few)], silent, sizes=(0.1,))
     (ranking,) = made.rankings
-    assert ({place.policy for place in ranking.places}, ranking.tasks) == (
-        {"full", "good", "bad"},
-        {"ruler/niah_single_1 512": N},
-    )
+    assert {place.policy for place in ranking.places} == {"full", "good", "bad"}
+    assert ranking.tasks == {"ruler/niah_single_1 512": N}
     assert [name.split()[0] for name in ranking.unranked] == ["few", "odd"]
 
 
 def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells
+    tmp_path: Path, methods: Methods, cell: Cells
 ) -> None:
     warned: list[str] = []
     board([submission(tmp_path / "a", *methods, cell([1.0] * N, "served"))], warned.append, sizes=(0.1,))
@@ -115,7 +107,7 @@ def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(
 
 
 def test_a_page_names_its_files_and_a_test_model(
-    tmp_path: Path, methods: list[list[Row]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, methods: Methods, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embedded = submission(tmp_path / "a", *methods)
     assert main(["board", embedded, "--out", str(tmp_path / "site")]) == 0
@@ -126,7 +118,7 @@ def test_a_page_names_its_files_and_a_test_model(
     assert "test model" not in " ".join(board([other], silent, sizes=(0.1,)).how)
 
 
-def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: list[list[Row]]) -> None:
+def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: Methods) -> None:
     name = submission(tmp_path / "a", *methods)
     (tmp_path / "a" / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"has no manifest.json: kvbench pack --results"):
@@ -138,17 +130,15 @@ def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: list[list[Row]]
         board([name], silent)
 
 
-def test_two_submissions_share_prompts_and_the_gate_checks_common_cells(
-    tmp_path: Path, methods: list[list[Row]], cell: Cells, capsys: pytest.CaptureFixture[str]
+def test_two_submissions_share_prompts_and_common_cells_are_gated(
+    tmp_path: Path, methods: Methods, cell: Cells, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = submission(tmp_path / "a", *methods)
     mine = cell([1.0] * N, "good", budget="0.1", cell="mine", **held(0.1))
     second = submission(tmp_path / "b", methods[0], mine)
     made = board([first, second], silent, sizes=(0.1,))
-    assert [(each.rows, each.gated, each.verdict) for each in made.submissions] == [
-        (6 * N, 0, ""),
-        (N, 1, "inconclusive"),
-    ]
+    gated = [(6 * N, 0, ""), (N, 1, "inconclusive")]
+    assert [(each.rows, each.gated, each.verdict) for each in made.submissions] == gated
     both = [(place.submission, place.mean) for place in made.rankings[0].places if place.policy == "good"]
     assert both == [(second, 1.0), (first, 0.5)]
     worse = submission(tmp_path / "c", cell([0.0] * N, "full", **held(1.0)))
@@ -156,7 +146,7 @@ def test_two_submissions_share_prompts_and_the_gate_checks_common_cells(
     assert f"{worse} against {first}" in capsys.readouterr().err and not (tmp_path / "site").exists()
 
 
-def test_the_page_has_no_script_and_shows_names_as_text(tmp_path: Path, methods: list[list[Row]], cell: Cells) -> None:
+def test_the_page_has_no_script_and_shows_names_as_text(tmp_path: Path, methods: Methods, cell: Cells) -> None:
     hostile = cell([1.0] * N, "<script>alert(1)</script>", **held(0.1))
     write_board(board([submission(tmp_path / "a", *methods, hostile)], silent), tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text("utf-8")
@@ -168,8 +158,7 @@ def test_the_page_has_no_script_and_shows_names_as_text(tmp_path: Path, methods:
 
 
 def test_the_committed_rows_of_smollm2_have_a_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = ROOT
-    assert main(["board", str(root / "results/smollm2/context.parquet"), "at=0.6", "--partial"]) == 0
+    assert main(["board", str(ROOT / "results/smollm2/context.parquet"), "at=0.6", "--partial"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     ranks = {line[0]: line[-1] for line in lines if len(line) > 5}
     assert {"full", "kvzip", "lava@common"} <= {*ranks}

@@ -7,6 +7,7 @@ correction step by step.
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -74,16 +75,11 @@ def sweep(cell: Callable[..., list[Row]]) -> Iterator[list[Row]]:
     for score, share in SCORES.items():
         values = [float(x) for x in draws.integers(0, 5, 2 * TEXTS) * share / 4]
         rows = cell(values, task=TASKS[0], score=score, model="shared")
-        yield [Row(**{**each(row), "context_sha256": f"{row.sample // 2:064x}"}) for row in rows]
+        yield [replace(row, context_sha256=f"{row.sample // 2:064x}") for row in rows]
     book = draws.normal(3.4, 0.3, 2 + BOOKS)
     for score, change in {"attn": 0.0, "caote": -0.03, "obcache_joint": 0.001, "vatp": 0.004}.items():
         values = [float(x) for x in book + change + 0.006 * draws.standard_normal(2 + BOOKS)]
         yield cell(values, task="pg19", score=score, metric="nll", unit="nats/token", better="lower")
-
-
-def each(row: Row) -> dict[str, Any]:
-    """The columns of a row."""
-    return {name: getattr(row, name) for name in Row.__dataclass_fields__}
 
 
 @pytest.fixture
@@ -191,6 +187,7 @@ def verdict(again: Recomputed, p_holm: float) -> str:
 
 
 def test_every_line_is_that_of_a_second_code(verdicts: dict[str, Verdict], tmp_path: Path) -> None:
+    assert {each.verdict for each in verdicts.values()} == {"confirmed", "contradicted", "inconclusive"}
     rows = lines(tmp_path / "runs")
     recomputed = {each["name"]: Recomputed(each, rows) for each in CLAIMS["claims"]}
     for family in CLAIMS["families"]:
@@ -205,10 +202,3 @@ def test_every_line_is_that_of_a_second_code(verdicts: dict[str, Verdict], tmp_p
             assert found.p_holm == pytest.approx(p, rel=1e-5, abs=1e-12), name
             assert found.verdict == verdict(again, p), name
             assert found.beside["StreamingLLM"] == (None if again.beside is None else pytest.approx(again.beside)), name
-
-
-def test_the_sweep_shows_every_verdict(verdicts: dict[str, Verdict]) -> None:
-    """Else the lines above would say little."""
-    assert {each.verdict for each in verdicts.values()} == {"confirmed", "contradicted", "inconclusive"}
-    assert {task.left_out for task in verdicts["gains"].tasks} == {"floor", "ceiling", ""}
-    assert sum(1e-6 < (each.p or 0.0) < 0.9 for each in verdicts.values()) >= 5

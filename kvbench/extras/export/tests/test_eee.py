@@ -52,13 +52,8 @@ def several(cell, results, tmp_path: Path) -> Path:
     """Rates of a model of the hub with all that a run writes, and of another a perplexity, points and seconds."""
     folder = ResultsFolder(tmp_path / "runs")
     environment = folder.write_environment({"packages": {"kvbench": "0.0.7", "torch": "2.9", "triton": None}})
-    task = {
-        "name": "ruler/niah_single_1",
-        "temperature": 0.6,
-        "max_new_tokens": 12,
-        "stop": ["a"],
-        "data_sha256": "da7a",
-    }
+    drawn = {"temperature": 0.6, "max_new_tokens": 12, "stop": ["a"]}
+    task = {"name": "ruler/niah_single_1", "data_sha256": "da7a"} | drawn
     described = described_in(folder, {"policy": {"name": "snapkv", "window": 16, "pool": None}, "task": task})
     measured = {"kept_fraction": 0.125, "cache_bytes": 2**20, "environment": environment}
     rates = cell([1.0, 0.5, 0.25, "too long"], model="org/model-1B", cell=described, **measured)
@@ -73,9 +68,8 @@ def several(cell, results, tmp_path: Path) -> Path:
 def test_scores_are_those_of_the_table(several: Path, tmp_path: Path, capsys) -> None:
     assert main(["report", "table", "--results", str(several), "--format", "json"]) == 0
     cells = {line["cell"]: line for line in json.loads(capsys.readouterr().out)}
-    results = [
-        result for record in records(several, tmp_path / "out").values() for result in record["evaluation_results"]
-    ]
+    exported = records(several, tmp_path / "out").values()
+    results = [result for record in exported for result in record["evaluation_results"]]
     assert {result["evaluation_result_id"] for result in results} == {*cells} and len(results) == len(cells) == 4
     for result in results:
         line, score = cells[result["evaluation_result_id"]], result["score_details"]
@@ -93,9 +87,8 @@ def test_scores_are_those_of_the_table(several: Path, tmp_path: Path, capsys) ->
 
 def test_a_record_has_what_the_schema_requires(several: Path, tmp_path: Path) -> None:
     for path, record in records(several, tmp_path / "out").items():
-        assert (
-            {*record} <= TOP_LEVEL and record["schema_version"] == "0.3.0" and record["retrieved_timestamp"].isdigit()
-        )
+        assert {*record} <= TOP_LEVEL
+        assert record["schema_version"] == "0.3.0" and record["retrieved_timestamp"].isdigit()
         for key, required in REQUIRED.items():
             parts = record if key == "" else record[key]
             for part in parts if isinstance(parts, list) else [parts]:
@@ -149,12 +142,15 @@ def test_a_cell_tells_its_settings_and_its_model_where_it_is_from(several: Path,
     }
 
 
-def test_a_served_model_is_not_said_to_be_deployed_here(cell, results, tmp_path: Path) -> None:
+def test_a_served_model_is_not_deployed_here_and_blank_cells_are_left_out(
+    cell, results, tmp_path: Path, capsys
+) -> None:
     name = described_in(ResultsFolder(tmp_path / "runs"), {"endpoint": {"server": "somewhere"}})
-    folder = results(cell([1.0, 0.0], model="org/model", cell=name))
+    folder = results(cell([1.0, 0.0], model="org/model", cell=name), cell(["too long", None], budget="0.2"))
     (record,) = records(folder, tmp_path / "out").values()
     assert record["model_info"]["additional_details"]["deployment_type"] == "unknown"
-    assert record["evaluation_results"][0]["generation_config"]["generation_args"] == {}
+    (result,) = record["evaluation_results"]
+    assert result["generation_config"]["generation_args"] == {} and "1 cell left out" in capsys.readouterr().err
 
 
 def test_the_same_cells_give_the_same_file_and_others_another(small: Path, tmp_path: Path) -> None:
@@ -172,12 +168,6 @@ def test_no_name_of_a_model_leaves_the_folder(cell, results, tmp_path: Path, mod
     assert len(path.parts) == 5 and all(re.fullmatch(r"[\w.-]{1,100}", part, re.ASCII) for part in path.parts)
     written = {path for path in tmp_path.rglob("*.json") if path not in before}
     assert all(tmp_path / "here" / "out" in path.parents or tmp_path / "runs" in path.parents for path in written)
-
-
-def test_cells_without_a_value_are_left_out_and_named(cell, results, tmp_path: Path, capsys) -> None:
-    folder = results(cell([1.0, 0.0]), cell(["too long", None], budget="0.2"))
-    (record,) = records(folder, tmp_path / "out").values()
-    assert len(record["evaluation_results"]) == 1 and "1 cell left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

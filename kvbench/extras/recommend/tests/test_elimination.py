@@ -31,11 +31,8 @@ def test_the_wealth_of_one_share_by_hand() -> None:
     """
     assert p_above(np.ones(2), 0.0) == pytest.approx(1 / (1 + 2 / 2 + 3 / 8))
     assert p_above(np.array([-1.0, -1.0]), 0.0) == 1.0 == p_below(np.ones(2), 0.0)
-
-
-def test_order_does_not_matter() -> None:
     losses = np.array([1.0, 0.0, 0.25, -1.0, 1.0, 0.5])
-    assert p_above(losses, 0.1) == pytest.approx(p_above(losses[::-1], 0.1))
+    assert p_above(losses, 0.1) == pytest.approx(p_above(losses[::-1], 0.1)), "in any order"
 
 
 def test_limits_are_the_means_that_are_not_refused() -> None:
@@ -57,10 +54,7 @@ def test_so_many_more_prompts_decide(losses: np.ndarray) -> None:
     assert min(p_above(whole, 0.02), p_below(whole, 0.02)) <= 0.01
     less = np.tile(losses, max(1, int(0.9 * times)))
     assert min(p_above(less, 0.02), p_below(less, 0.02)) > 0.01
-
-
-def test_a_loss_at_the_limit_is_never_decided() -> None:
-    assert more_prompts(np.array([0.1] * 10), 0.1, 0.05, 0.05) is None
+    assert more_prompts(np.array([0.1] * 10), 0.1, 0.05, 0.05) is None, "a loss at the limit is never decided"
 
 
 def test_a_tolerable_method_is_rarely_eliminated_among_many() -> None:

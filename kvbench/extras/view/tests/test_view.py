@@ -90,12 +90,15 @@ def test_the_address_chooses_samples(folder):
         for name, sample in (one for entry in read(page, words)[0] for one in entry):
             found.setdefault(name.partition(".")[2], set()).add(sample)
         assert found == samples, words
-
-
-def test_an_address_that_cannot_be_read_is_refused():
     for words in ("page=x", "sample=-1", "page=1e3", f"sample={'9' * 30}", "&".join(["task=a"] * 2000)):
         with pytest.raises(UserError):
             Query.of(words)
+
+
+def test_folders_are_there_and_named_once(folder):
+    for sources, error in (([str(folder / "nowhere")], MissingFile), ([str(folder)] * 2, UserError)):
+        with pytest.raises(error):
+            LivePage(sources)
 
 
 def test_two_cells_of_two_folders_stand_side_by_side(folder, tmp_path, cell):
@@ -199,14 +202,6 @@ def test_lines_are_found_in_files_that_grow(tmp_path):
     assert index.find("ab")["one"].prompt_sha256 == "ab" and index.find("cd")["one"].prompt_sha256 == "cd"
 
 
-@pytest.mark.parametrize(
-    ("sources", "error"), [(["nowhere"], MissingFile), (["RUNS", "RUNS"], UserError)], ids=["missing", "twice"]
-)
-def test_folders_are_there_and_named_once(folder, sources, error):
-    with pytest.raises(error):
-        LivePage([source.replace("RUNS", str(folder)) for source in sources])
-
-
 @contextmanager
 def serving(*sources: object, door: Access | None = None) -> Iterator[Server]:
     told: list[str] = []
@@ -263,16 +258,13 @@ def test_what_a_reader_has_is_not_sent_again(server):
     assert status == 200 and int(headers["Content-Length"]) > 1000 and body == b""
 
 
-def test_only_reading_is_served(server):
+def test_only_reading_is_served_and_no_address_is_a_file(server):
+    for path in ("/../../etc/passwd", "/%2e%2e/etc/passwd", "/page.css/../page.py", "//etc/passwd", "/rows/", "/."):
+        assert ask(server, path)[0] == 404, path
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "NONSENSE"):
         status, headers, body = ask(server, "/", method)
         assert status == 405 and headers["Allow"] == "GET, HEAD" and body == b"only GET and HEAD\n"
         assert headers["Connection"] == "close"
-
-
-def test_no_address_is_a_file(server):
-    for path in ("/../../etc/passwd", "/%2e%2e/etc/passwd", "/page.css/../page.py", "//etc/passwd", "/rows/", "/."):
-        assert ask(server, path)[0] == 404, path
 
 
 def test_a_server_of_this_machine_knows_no_other_name(server):
@@ -283,24 +275,19 @@ def test_a_server_of_this_machine_knows_no_other_name(server):
         assert ask(server, "/cells", Host=host)[0] == (200 if host in own else 421), host
 
 
-def test_a_request_without_or_with_two_hosts_is_refused(server):
-    for lines in ("", "Host: localhost\r\nHost: evil.example\r\n"):
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
-            connection.sendall(f"GET /cells HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
-            assert connection.makefile("rb").readline().split()[1] == b"421"
-
-
-def test_what_is_no_request_is_refused(server):
-    brackets = b"GET http://[ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    for text in (
-        brackets,
-        b"nonsense\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n",
-    ):
+def test_what_is_no_request_and_one_without_or_with_two_hosts_is_refused(server):
+    def answer(text):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
             connection.sendall(text)
-            assert b"nosniff" in connection.makefile("rb").read()
+            return connection.makefile("rb").read()
+
+    for hosts in (b"", b"Host: localhost\r\nHost: evil.example\r\n"):
+        text = answer(b"GET /cells HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+        assert text.split()[1] == b"421"
+    brackets = b"GET http://[ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    too_long = b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n"
+    for text in (brackets, b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", too_long):
+        assert b"nosniff" in answer(text)
     assert ask(server)[0] == 200, "and the server goes on"
 
 
@@ -323,14 +310,11 @@ def test_others_need_the_token(folder):
         assert ask(server, f"//evil.example/?token={door.token}")[1]["Location"] == "/evil.example/"
 
 
-def test_only_this_machine_reads_without_a_token():
+def test_only_this_machine_reads_without_a_token_and_own_names_are_known():
     for host in ("127.0.0.1", "localhost", "::1"):
         assert not Access.of(host).token and Access.of(host, with_token=True).token
     for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):
         assert Access.of(host).token
-
-
-def test_numbers_and_own_names_are_known():
     known = {"0.0.0.0": ("10.1.2.3:8421", socket.gethostname()), "node7": ("node7:1",), "::": ("[2001:db8::1]:1",)}
     assert all(Access.of(host).knows(name) for host, names in known.items() for name in names)
     assert not any(Access.of(host).knows(name) for host, name in [("0.0.0.0", "evil.example"), ("node7", "node8")])

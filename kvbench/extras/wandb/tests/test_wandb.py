@@ -67,7 +67,7 @@ def mirrored(tmp_path_factory):
     return folder
 
 
-def test_each_cell_is_a_run_of_its_own_name(mirrored):
+def test_each_cell_is_a_run_with_the_values_and_means_of_its_rows(mirrored):
     cells = {row.cell for row in read_rows(mirrored)}
     by_run = records(mirrored)
     assert cells < set(by_run) and len(by_run) == len(cells) + 1
@@ -76,10 +76,6 @@ def test_each_cell_is_a_run_of_its_own_name(mirrored):
         assert (run.run_id, run.project, run.job_type) == (cell, "kvbench", "cell")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert config["cell"] == cell and "policy" in config
-
-
-def test_values_and_means_are_those_of_the_rows(mirrored):
-    by_run = records(mirrored)
     rows = [row for row in read_rows(mirrored) if row.policy == "snapkv"]
     own = by_run[rows[0].cell]
     history = [
@@ -99,16 +95,12 @@ def test_values_and_means_are_those_of_the_rows(mirrored):
     assert any(key.startswith("samples") for line in history for key in line)
 
 
-def test_the_command_has_a_table_and_a_picture(mirrored):
+def test_the_command_has_a_table_and_a_picture_and_no_secret_is_in_any_file(mirrored):
     assert list(mirrored.glob("wandb/*/files/media/images/tradeoff*.png"))
     tables = [json.loads(path.read_text()) for path in mirrored.glob("wandb/*/files/media/table/table*.json")]
     assert any(len(table["data"]) == 2 and "kept_fraction" in table["columns"] for table in tables)
-
-
-def test_a_finished_command_is_not_mirrored_twice(mirrored):
-    before = sorted(mirrored.glob("wandb/offline-run-*"))
-    Wandb().mirror(ResultsFolder(mirrored), read_rows(mirrored))
-    assert sorted(mirrored.glob("wandb/offline-run-*")) == before
+    files = [path for path in mirrored.rglob("*") if path.is_file()]
+    assert len(files) > 5 and not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 @pytest.mark.slow
@@ -134,12 +126,6 @@ def test_a_task_of_a_cluster_has_the_logger_of_its_command(tmp_path, monkeypatch
     assert {run.project for run in runs} == {"mine"}
 
 
-def test_no_secret_is_anywhere_in_the_folder(mirrored):
-    files = [path for path in mirrored.rglob("*") if path.is_file()]
-    assert len(files) > 5
-    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
-
-
 def test_modes_are_honoured(tmp_path, monkeypatch, mirrored):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
@@ -156,18 +142,20 @@ def test_settings_are_checked(capsys):
     assert "a sweep has one logger" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"cell": 1}', b"\xff"])
-def test_a_broken_file_of_mirrored_rows_is_refused(tmp_path, monkeypatch, mirrored, content):
+def test_a_broken_file_of_mirrored_rows_is_refused(tmp_path, monkeypatch, mirrored):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     path = tmp_path / "wandb" / "mirrored.json"
     path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run"):
-        Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
+    for content in (b"{", b"[]", b'{"cell": 1}', b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run"):
+            Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
 
 
-def test_an_offline_command_says_where_its_files_are_and_what_sends_them(mirrored):
+def test_a_finished_command_is_not_mirrored_twice_and_says_what_sends_its_files(mirrored):
+    before = sorted(mirrored.glob("wandb/offline-run-*"))
     said = Wandb().mirror(ResultsFolder(mirrored), read_rows(mirrored))
+    assert sorted(mirrored.glob("wandb/offline-run-*")) == before
     assert said is not None and f"in {mirrored}/wandb; wandb sync {mirrored}/wandb/offline-run-* sends them" in said
 
 
