@@ -14,12 +14,11 @@ from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from kvbench.models.rope import ROUNDING, LengthRope, re_rotation_of, read_alone
-from tests.models.families import tiny
+from tests.models.families import engine_of
 from tests.models.renumbered import Cut, renumbered_forward
 
 MakeEngine = Callable[..., Engine]
@@ -142,9 +141,8 @@ def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -
 @pytest.mark.parametrize("family", ["llama", "llama3 rope", "qwen3", "granite", "olmo2", "phi", "glm4", "stablelm"])
 def test_families_rotate_as_their_keys_say(family: str, dtype: torch.dtype) -> None:
     """Keys of a token at 403, turned to 11, are the keys that the model makes of it there; parts may not be rotated."""
-    model = tiny(family, dtype)
-    bridge.attach(model)
-    re_rotation, engine = re_rotation_of(model), Engine(model)
+    engine = engine_of(family, dtype)
+    re_rotation = re_rotation_of(engine.model)
     far, near = (_keys(engine, at) for at in (403, 11))
     for layer, rotation in re_rotation.by_layer.items():
         old, new = (torch.full((len(far[layer]),), float(at)) for at in (403, 11))
@@ -168,10 +166,8 @@ def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
     ],
 )
 def test_what_cannot_be_rotated_anew_is_refused(family: str, reason: str) -> None:
-    model = tiny(family)
-    bridge.attach(model)
     with pytest.raises(ValueError, match=rf"policy\.positions=cache: .*{reason}.*; use policy\.positions=original"):
-        Engine(model).re_rotation  # noqa: B018
+        engine_of(family).re_rotation  # noqa: B018
 
 
 def test_frequencies_that_depend_on_the_length_are_refused(make_engine: MakeEngine) -> None:

@@ -22,21 +22,14 @@ from kvbench.models.decode.next_step import next_step
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.repeat import RepeatPass
-from tests.models.families import RECURRENT, tiny
+from tests.models.families import PROMPT, RECURRENT, engine_of, tiny
 from tests.models.masked import masked_forward
 
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 ANSWER = torch.tensor([4, 9, 33, 7, 61, 8])
 SNAPKV = Policy("snapkv", window=8, recent=8)
 SAME_LAYERS = ("bamba", "granite hybrid")
 """Families whose recurrent layers are the Mamba-2 of others."""
 TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), TokenBudget(1000))
-
-
-def engine_of(family: str, max_batch: int = 3) -> Engine:
-    model = tiny(family)
-    bridge.attach(model)
-    return Engine(model, prefill_chunk=13, max_batch=max_batch, max_length=512)
 
 
 def difference(logits: Tensor, expected: Tensor) -> float:
