@@ -1,6 +1,8 @@
 """Tiny random models of the Llama family, with grouped-query attention and sizes that are not powers of two."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
+from tests.repository import GOLDEN
+
+TOKENIZER = GOLDEN / "ruler" / "tokenizer"
 
 
 def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes: object) -> LlamaForCausalLM:
@@ -25,6 +30,14 @@ def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes:
         "attn_implementation": "eager",
     }
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).to(dtype).eval()
+
+
+def save(model: Any, folder: Path) -> Path:
+    """A folder with a model and the tokenizer of the RULER files."""
+    model.save_pretrained(folder)
+    for file in TOKENIZER.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
 
 
 @pytest.fixture

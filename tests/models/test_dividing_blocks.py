@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +115,10 @@ def test_blocks_keep_what_the_oracle_keeps(
     assert prefilled.cache.pairs < 6 * 61
     if not shared.official:
         assert prefilled.cache.pairs <= 6 * shared.budget
+    if block == 16 and name in ("ada_snapkv", "lava", "cake", "lukv"):  # else nothing would test that a budget moves
+        lengths = prefilled.cache.lengths
+        assert int(lengths.sum()) == 6 * shared.budget and len(set(lengths.flatten().tolist())) > 1
+        assert name == "ada_snapkv" or len(set(lengths.sum(1).tolist())) > 1
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -126,13 +129,12 @@ def test_a_block_as_long_as_the_prompt_is_one_eviction(
     eviction = eviction_of(shared, tmp_path)
     full = engine.prefill(prompt, {min(61, shared.window)})
     at_once = eviction(full.cache)
-    for block in (61, 200):
-        read = engine.prefill_evicting(prompt, IncrementalEviction(eviction, shared.budget), block)
-        assert torch.equal(read.cache.lengths, at_once.lengths) and read.full_bytes == full.full_bytes
-        for layer, expected in zip(read.cache.layers, at_once.layers, strict=True):
-            assert torch.equal(layer.positions, expected.positions)
-            assert torch.allclose(layer.keys, expected.keys, atol=1e-12)
-        assert torch.allclose(read.logits, full.logits, atol=1e-10)
+    read = engine.prefill_evicting(prompt, IncrementalEviction(eviction, shared.budget), 200)
+    assert torch.equal(read.cache.lengths, at_once.lengths) and read.full_bytes == full.full_bytes
+    for layer, expected in zip(read.cache.layers, at_once.layers, strict=True):
+        assert torch.equal(layer.positions, expected.positions)
+        assert torch.allclose(layer.keys, expected.keys, atol=1e-12)
+    assert torch.allclose(read.logits, full.logits, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -195,13 +197,3 @@ def test_heads_of_a_table_stay_whole_while_the_budget_pays_for_them(
             for head, kept in enumerate(masks):
                 left = range(tokens) if (layer, head) in whole else [0, *range(tokens - 3, tokens)]
                 assert kept.nonzero()[:, 0].tolist() == list(left)
-
-
-@pytest.mark.parametrize("name", ["ada_snapkv", "lava", "cake", "lukv"])
-def test_heads_and_layers_differ(make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path) -> None:
-    """Otherwise nothing above would test that a budget moves."""
-    shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
-    evictor = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
-    lengths: Any = engine.prefill_evicting(prompt, evictor, 16).cache.lengths
-    assert int(lengths.sum()) == 6 * shared.budget and len(set(lengths.flatten().tolist())) > 1
-    assert name == "ada_snapkv" or len(set(lengths.sum(1).tolist())) > 1

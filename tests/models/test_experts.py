@@ -18,7 +18,7 @@ def test_cells_of_a_mixture_of_experts_are_read_as_if_alone(family: str) -> None
     tokens = torch.arange(61) * 37 % 97
     cache = engine.prefill(tokens[:50], {5}).cache
     cells = [Eviction(Policy("p", window=5), Recency(), TokenBudget(pairs))(cache) for pairs in (9, 21, 33, 44)]
-    question, after = tokens[50:57], tokens[57:]
+    question, after = tokens[50:57], tokens[57:59]
 
     def logits(caches: list) -> torch.Tensor:
         tile, step_logits = RaggedBatch(caches, engine.max_batch, 11), []

@@ -17,9 +17,9 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from scripts.model_types.checks import PROMPT
 from scripts.model_types.tiny import VOCABULARY, config_of
+from tests.models.conftest import save
 from tests.models.masked import masked_forward
 
-TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 TYPES = ["qwen3_vl", "qwen2_5_vl", "qwen3_5", "gemma3", "mistral3", "llava"]
 
 
@@ -34,9 +34,7 @@ def test_a_vision_checkpoint_is_read_as_text(model_type: str, ids: torch.Tensor,
     """All weights are there; logits are transformers', and after an eviction those of a pass with its mask."""
     torch.manual_seed(7)
     model = AutoModelForImageTextToText.from_config(config_of(model_type), attn_implementation="eager").float().eval()
-    model.save_pretrained(tmp_path)
-    for file in TOKENIZER.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save(model, tmp_path)
     with torch.inference_mode():
         expected = model(input_ids=ids[None], use_cache=False).logits[0]
     engine = load(model_info(ModelSpec("hf", str(tmp_path), attention="eager"))).engine

@@ -87,17 +87,18 @@ def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("kernels", "dtype", "says"),
+    ("kernels", "dtype", "head_dim", "says"),
     [
-        ("flash_attn", torch.bfloat16, r"not installed: pip install 'kvbench\[flash\]'"),
-        ("varlen", torch.bfloat16, r"runs on a GPU in bfloat16 or float16, not on cpu in bfloat16: use model"),
-        ("triton", torch.float64, r"not in float64: use model\.kernels=torch"),
-        ("cuda", torch.float32, r"allowed: torch, triton, flash_attn, varlen"),
+        ("flash_attn", torch.bfloat16, 128, r"not installed: pip install 'kvbench\[flash\]'"),
+        ("varlen", torch.bfloat16, 128, r"runs on a GPU in bfloat16 or float16, not on cpu in bfloat16: use model"),
+        ("triton", torch.float64, 128, r"not in float64: use model\.kernels=torch"),
+        ("triton", torch.float32, 320, r"at most 256, not 320: use model\.kernels=torch"),
+        ("cuda", torch.float32, 128, r"allowed: torch, triton, flash_attn, varlen"),
     ],
 )
-def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, says: str) -> None:
+def test_what_cannot_run_says_what_to_do(kernels: Any, dtype: torch.dtype, head_dim: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        check_kernels(kernels, torch.device("cpu"), dtype)
+        check_kernels(kernels, torch.device("cpu"), dtype, head_dim)
 
 
 def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> None:
@@ -107,11 +108,6 @@ def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> No
     monkeypatch.setattr("kvbench.models.loading.load.text_config", lambda config: config)
     with pytest.raises(ValueError, match=r"does not support a soft cap, here 50\.0: use model\.kernels=triton"):
         model_info(ModelSpec("reference", kernels="varlen"))
-
-
-def test_heads_too_wide_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"at most 256, not 320: use model\.kernels=torch"):
-        check_kernels("triton", torch.device("cpu"), torch.float32, 320)
 
 
 @pytest.mark.parametrize(
