@@ -90,7 +90,6 @@ RULES = {
 def test_rules_are_those_written_out(
     attend: Callable[..., torch.Tensor], rows: int, tokens: int, rule: AttentionParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the number of rows that are handled at a time."""
     monkeypatch.setattr(attention, "LOGITS_AT_ONCE", 6 * 40 * 17)
     monkeypatch.setattr(attention, "COLUMN_CHUNK", 64)
     generator = torch.Generator().manual_seed(tokens)

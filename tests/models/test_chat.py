@@ -142,7 +142,6 @@ def test_templates_of_vision_models_read_parts() -> None:
 
 
 def test_who_decides_about_a_template() -> None:
-    """The model's setting, what its tokenizer has, and the task's protocol."""
     templated, bare = of_bytes(template=TURNS), of_bytes()
     assert uses_template(templated, "auto") and uses_template(templated, "required")
     assert not uses_template(templated, "never") and not uses_template(bare, "auto")

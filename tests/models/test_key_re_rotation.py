@@ -49,7 +49,6 @@ METHODS = pytest.mark.parametrize(
 
 
 def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[IncrementalEviction, KVCache]:
-    """A prompt that was read whole and cut."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision))

@@ -83,7 +83,6 @@ def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -
 
 
 def test_a_model_that_is_read_wrongly_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the few tokens find is said with the model's path."""
     monkeypatch.setattr("kvbench.models.loading.check.explicit", lambda queries, keys, values, rule: queries)
     with pytest.raises(ValueError, match=rf"{folder}: LlamaForCausalLM does not match transformers"):
         load(model_info(ModelSpec("hf", str(folder))))
@@ -94,7 +93,6 @@ def test_a_model_that_is_read_wrongly_is_refused(folder: Path, monkeypatch: pyte
     [({"chunk": 8}, "chunk"), ({"is_causal": False}, "attention that is not causal"), ({}, "attention_mask")],
 )
 def test_attention_that_would_be_dropped_is_refused(options: dict[str, object], what: str) -> None:
-    """Ignoring what a model passes along would be silently wrong."""
     reader = type("Reader", (), {"attend": lambda self, layer, queries, keys, values, rule: queries})()
     heads = torch.zeros(1, 2, 3, 4)
     token = bridge._attention_cache.set(reader)
@@ -232,7 +230,6 @@ def test_eager_reads_as_sdpa_does(folder: Path) -> None:
 
 
 def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
-    """For the environment of its rows."""
     device = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
     assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
     assert (device["prefill_chunk"], device["max_batch"]) == (4096, 24)

@@ -25,7 +25,6 @@ TYPES = ["qwen3_vl", "qwen2_5_vl", "qwen3_5", "gemma3", "mistral3", "llava"]
 
 @pytest.fixture
 def ids() -> torch.Tensor:
-    """A prompt and an answer."""
     return torch.randint(9, VOCABULARY, (PROMPT + 6,), generator=torch.Generator().manual_seed(3))
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu_check import decoding
+from benchmarks.gpu_check.checks import Check
+from benchmarks.gpu_check.results import record
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, from_dense
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.ranking import Ranking
@@ -67,9 +70,6 @@ def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path
 
 
 def test_a_run_that_is_stopped_has_written_what_it_had(tmp_path: Path) -> None:
-    from benchmarks.gpu_check.checks import Check
-    from benchmarks.gpu_check.results import record
-
     path = tmp_path / "results.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for error in (0.5, 2.0):
@@ -85,8 +85,6 @@ def test_without_a_gpu_it_says_how_to_run() -> None:
 
 
 def test_a_number_that_is_none_is_wrong() -> None:
-    from benchmarks.gpu_check.checks import Check
-
     assert not Check("x", float("nan"), 1.0).passed and not Check("x", 2.0, 1.0).passed
     assert Check("x", 1.0, 1.0).passed and Check("x", skipped="no package").passed
 
@@ -99,8 +97,6 @@ NEAR, FAR = 1e-6, 1e-2
 @pytest.mark.parametrize("by_score", [False, True])
 def test_a_near_tie_is_told_from_a_fault(gap: float, explained: bool, by_score: bool) -> None:
     """Two neighbours in rank change places: one is evicted for the other, or they lie in each other's slots."""
-    from benchmarks.gpu_check import decoding
-
     policy = decoding.BY_SCORE if by_score else decoding.H2O
     scores = torch.tensor([[0.9, 0.5, 0.5 * (1 - gap), 0.1]], dtype=torch.float64)
     before = from_dense(0, 1, torch.zeros(1, 6, 2), torch.zeros(1, 6, 2))  # two newest pairs are protected
@@ -121,8 +117,6 @@ def test_near_ties_of_decoding_are_no_faults(
     monkeypatch: pytest.MonkeyPatch, gap: float, ties: int, wrong: int
 ) -> None:
     """Scores that rise on one side and fall on the other: by rounding of float32, and by more than that."""
-    from benchmarks.gpu_check import decoding
-
     ranked = IncrementalEviction.rank
 
     def planted(

@@ -50,7 +50,6 @@ def test_scores_of_layers_count_alike_whatever_their_scale() -> None:
 
 
 def test_the_maximum_keeps_what_a_single_head_wants() -> None:
-    """A token that one head of one layer wants above all stays by the maximum, and goes by the mean."""
     cache, policy = recorded(60), with_steps(SNAPKV, share="model", recent=2, pool=None)
     rankings = list(Eviction(policy, Attention(), TokenBudget(12)).rank(cache))
     generator = torch.Generator().manual_seed(1)

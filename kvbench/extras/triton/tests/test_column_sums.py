@@ -48,25 +48,26 @@ def worst(sums, expected):
 
 
 SHAPES = {
-    "one_row": (1, 75, 24),
-    "few": (7, 75, 24),
-    "one_block": (16, 130, 64),
-    "ragged": (37, 100, 80),
-    "every_row": (70, 70, 24),
+    "one_row": (1, 75, 4, 24),
+    "few": (7, 75, 4, 24),
+    "one_block": (16, 130, 2, 64),
+    "ragged": (37, 70, 2, 80),
+    "every_row": (70, 70, 2, 24),
 }
+"""Rows, tokens, heads over two KV heads, head width."""
 OFTEN = {("one_row", torch.bfloat16), ("one_block", torch.float16)} | {(name, torch.float32) for name in SHAPES}
 """What is tried every time: every shape, and every dtype; the others are slow tests."""
 
 
 @pytest.mark.parametrize(
-    ("rows", "tokens", "head_dim", "dtype"),
+    ("rows", "tokens", "heads", "head_dim", "dtype"),
     [
         pytest.param(*shape, dtype, marks=() if (name, dtype) in OFTEN else pytest.mark.slow, id=f"{name}-{dtype}")
         for (name, shape), dtype in product(SHAPES.items(), TOLERANCE)
     ],
 )
-def test_equals_the_formulas(rows, tokens, head_dim, dtype):
-    case = layer(rows, tokens, head_dim=head_dim, dtype=dtype)
+def test_equals_the_formulas(rows, tokens, heads, head_dim, dtype):
+    case = layer(rows, tokens, heads, head_dim=head_dim, dtype=dtype)
     terms = TERMS if rows > 1 else tuple(term for term in TERMS if term != "attn_variance")
     errors = worst(kernel(case, terms), truth(case, terms))
     assert max(errors.values()) < TOLERANCE[dtype], errors
@@ -81,7 +82,7 @@ def test_saturated_attention_is_resolved():
 
 
 def test_asked_terms_alone_are_computed_the_same():
-    case = layer(5, 40)
+    case = layer(5, 40, heads=2, kv_heads=1)
     every = kernel(case)
     for term in TERMS:
         assert torch.equal(kernel(case, (term,))[term], every[term]), term
@@ -89,13 +90,13 @@ def test_asked_terms_alone_are_computed_the_same():
 
 @pytest.mark.parametrize("other", sorted(naive.WITH_OUTPUTS))
 def test_variance_beside_a_term_that_reads_outputs(other):
-    case = layer(37, 75)
+    case = layer(17, 70, heads=2, kv_heads=1)
     errors = worst(kernel(case, ("attn_variance", other)), truth(case, ("attn_variance", other)))
     assert errors.keys() == {"attn_variance", other} and max(errors.values()) < TOLERANCE[torch.float32], errors
 
 
 def test_columns_past_the_end_are_never_read():
-    queries, keys, values, outputs, lse, scaling = layer(6, 67)
+    queries, keys, values, outputs, lse, scaling = layer(6, 67, heads=2)
     room_keys, room_values = (torch.full((2, 90, 24), torch.nan) for _ in range(2))
     room_keys[:, :67], room_values[:, :67] = keys, values
     inside = (queries, room_keys[:, :67], room_values[:, :67], outputs, lse, scaling)
@@ -104,8 +105,9 @@ def test_columns_past_the_end_are_never_read():
         assert torch.equal(sums, plain[term]), term
 
 
-@pytest.mark.parametrize("block", [64, 128])
-@pytest.mark.parametrize(("rows", "heads", "peak"), [(16, 1, 1.0), (64, 4, 1.0), (16, 4, 6.0)])
+@pytest.mark.parametrize(
+    ("rows", "heads", "peak", "block"), [(16, 1, 1.0, 128), (64, 4, 1.0, 64), (16, 4, 6.0, 64), (16, 4, 6.0, 128)]
+)
 def test_keys_and_values_are_read_once(rows, heads, peak, block, monkeypatch):
     """Whatever the number of rows and of heads that share them; a weight above one half reads its value again."""
     tokens = 192
