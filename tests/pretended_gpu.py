@@ -16,6 +16,7 @@ The kernels of `kvbench.extras.triton` run in Triton's interpreter, on the memor
 
 import contextlib
 import sys
+import time
 import types
 import weakref
 from collections import Counter, defaultdict
@@ -417,8 +418,6 @@ class PretendedGpu:
                 self.record()
 
             def record(self, stream: Any = None) -> None:
-                import time
-
                 self.at = time.perf_counter()
 
             def synchronize(self) -> None:

@@ -18,7 +18,7 @@ from kvbench.models.batch_invariance import BatchInvariance, functions_of, invar
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.linear_layers import LAYERS, Products, linear_layers_agree, use_products
-from tests.models.conftest import tiny_llama
+from tests.models.conftest import PROMPT, tiny_llama
 
 
 def attached(dtype: torch.dtype = torch.float32, products: Products | None = None) -> Any:
@@ -30,7 +30,7 @@ def attached(dtype: torch.dtype = torch.float32, products: Products | None = Non
 
 
 @pytest.mark.parametrize("products", [None, *LAYERS])
-def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor, products: Products | None) -> None:
+def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(products: Products | None) -> None:
     model, question, generated = attached(products=products), torch.arange(11), []
     few = invariance_of(model, 16)
     assert few.any_rows == (products is not None and linear_layers_agree(model))
@@ -38,7 +38,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
     assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if few.any_rows else [16] * 3)
     for narrow in (BatchInvariance(), few):
         engine = Engine(model, max_batch=16, batch_invariance=narrow)
-        prefilled = engine.prefill(prompt, {16})
+        prefilled = engine.prefill(PROMPT, {16})
         for cells in (1, 3, 7):
             shares = [parse_budget(f"0.{share}") for share in range(3, 3 + cells)]
             caches = [Eviction(Policy("snapkv", recent=8), Attention(), share)(prefilled.cache) for share in shares]
@@ -49,12 +49,12 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
 
 @pytest.mark.parametrize("products", [None, *LAYERS])
 def test_stopped_cells_leave_the_batch_and_change_no_bit(
-    prompt: torch.Tensor, products: Products | None, monkeypatch: pytest.MonkeyPatch
+    products: Products | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cells that stop at different steps; the policies keep heads of equal and of different lengths."""
     model = attached(products=products)
     engine = Engine(model, max_batch=8, batch_invariance=invariance_of(model, 8))
-    prefilled = engine.prefill(prompt, {16})
+    prefilled = engine.prefill(PROMPT, {16})
     policies = (Policy("snapkv", recent=8), Policy("ada_snapkv", recent=8, heads=SafeguardHeads(alpha=0.2)))
     shares = [(policy, f"0.{share}") for share in (2, 4, 6, 8) for policy in policies]
     caches = [Eviction(policy, Attention(), parse_budget(share))(prefilled.cache) for policy, share in shares]

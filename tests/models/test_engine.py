@@ -1,7 +1,7 @@
 """Reading and generating: equal to transformers when everything stays, equal to a masked forward when it does not."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,9 @@ from kvbench.models.decode.batch import RaggedBatch, RaggedLayer
 from kvbench.models.engine import Engine, Generation, Prefilled
 from kvbench.models.prefill import MANY
 from tests.allocations import stored_bytes
-from tests.models.conftest import tiny_llama
-from tests.models.families import PROMPT, engine_of
+from tests.models import families
+from tests.models.conftest import PROMPT, make_engine, tiny_llama
 from tests.models.masked import cut, masked_forward, random_masks
-
-MakeEngine = Callable[..., Engine]
 
 
 def answers(engine: Engine, prefilled: Prefilled, caches: Sequence[KVCache], room: int, *stop: int) -> list[Generation]:
@@ -39,10 +37,10 @@ def same(answer: Generation) -> Generation:
 
 
 @pytest.mark.parametrize("block", [1, 7, 60])
-def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tensor, block: int) -> None:
+def test_block_size_changes_nothing(block: int) -> None:
     """Cache, evidence and logits are those of a prompt read whole."""
-    whole = make_engine(torch.float64).prefill(prompt, windows={9})
-    blocks = make_engine(torch.float64, prefill_chunk=block).prefill(prompt, windows={9})
+    whole = make_engine(torch.float64).prefill(PROMPT, windows={9})
+    blocks = make_engine(torch.float64, prefill_chunk=block).prefill(PROMPT, windows={9})
     assert torch.allclose(whole.logits, blocks.logits, atol=1e-10)
     for left, right in zip(whole.cache.layers, blocks.cache.layers, strict=True):
         for name in ("keys", "values"):
@@ -56,26 +54,26 @@ def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tenso
 def test_compacted_decode_is_a_masked_forward(family: str, heads: int) -> None:
     """The oracle: a forward over the whole sequence with a mask of its own for every head of every evicted layer."""
     dtype, most = (torch.float32, 1e-4) if family == "gpt_oss" else (torch.float64, 1e-10)  # torch's own limit
-    engine = engine_of(family, dtype)
+    engine, prompt = families.engine_of(family, dtype), families.PROMPT
     tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 5, 5, 17, 3, 52]])
-    full = engine.prefill(PROMPT).cache
+    full = engine.prefill(prompt).cache
     kept = [random_masks(full, seed, heads) for seed in (0, 1)]
     tile = RaggedBatch([cut(full, masks) for masks in kept], engine.max_batch, max_new_tokens=6)
     ids = torch.cat((tail, torch.zeros(engine.max_batch - 2, 6, dtype=torch.long)))
     logits = [engine.read(tile, part) for part in (ids[:, :4], ids[:, 4:5], ids[:, 5:])]
     for cell, masks in enumerate(kept):
         expected, without = (
-            masked_forward(engine.model, torch.cat((PROMPT, tail[cell])), len(PROMPT), each)[-3:]
+            masked_forward(engine.model, torch.cat((prompt, tail[cell])), len(prompt), each)[-3:]
             for each in (masks, [None] * len(masks))
         )
         assert (torch.stack([step[cell] for step in logits]) - expected).abs().max() < most
         assert (without - expected).abs().max() > 1e-2, "the masks must matter"
 
 
-def test_cells_decode_as_if_alone_and_change_nothing(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+def test_cells_decode_as_if_alone_and_change_nothing() -> None:
     """Which cells share a tile, and in what order, does not change a bit of any answer, nor of the prompt's cache."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt, {8})
+    prefilled = engine.prefill(PROMPT, {8})
     before = [layer.keys.clone() for layer in prefilled.cache.layers]
     policy = Policy("snapkv", window=8, recent=8)
     evictions = [Eviction(policy, Attention(), parse_budget(text)) for text in ("0.2", "0.3", "0.5", "1.0")]
@@ -86,13 +84,13 @@ def test_cells_decode_as_if_alone_and_change_nothing(make_engine: MakeEngine, pr
     assert [same(answer) for answer in answers(engine, prefilled, caches[::-1][:4], 20)] == alone[::-1][:4]
     assert len({answer.ids for answer in alone}) > 1
     assert all(torch.equal(was, layer.keys) for was, layer in zip(before, prefilled.cache.layers, strict=True))
-    assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == len(prompt)
+    assert engine.counters.prefills == 1 and engine.counters.tokens_prefilled == len(PROMPT)
 
 
-def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+def test_answers_end_at_the_stop_token() -> None:
     """The stop token is the last one; the other cells of the tile go on as they would have."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt, {8})
+    prefilled = engine.prefill(PROMPT, {8})
     caches = [
         prefilled.cache,
         Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), TokenBudget(12))(prefilled.cache),
@@ -105,43 +103,32 @@ def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Te
     assert stopped[0].top2_margin >= free[0].top2_margin and stopped[0].seconds > 0
 
 
-def test_equal_logits_choose_the_first_token(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
-    """As transformers' argmax does; topk leaves the order among equals open."""
-    engine = make_engine()
-    prefilled = engine.prefill(prompt)
-    level = replace(prefilled, logits=torch.zeros_like(prefilled.logits).index_fill_(0, torch.arange(40, 90), 1.0))
-    (answer,) = answers(engine, level, [prefilled.cache], 1)
-    assert answer.ids == (40,) and answer.top2_margin == 0
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_break_the_answer(
-    make_engine: MakeEngine, prompt: torch.Tensor, value: float
-) -> None:
+def test_logits_that_are_no_numbers_break_the_answer(value: float) -> None:
     """Of that cell alone."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt)
+    prefilled = engine.prefill(PROMPT)
     layers = list(prefilled.cache.layers)
     layers[1] = replace(layers[1], values=torch.full_like(layers[1].values, value))
-    spoilt, whole = answers(engine, prefilled, [KVCache(tuple(layers), len(prompt)), prefilled.cache], 6)
+    spoilt, whole = answers(engine, prefilled, [KVCache(tuple(layers), len(PROMPT)), prefilled.cache], 6)
     assert spoilt.broken and len(spoilt.ids) == 1
     assert not whole.broken and len(whole.ids) == 6
 
 
-def test_peak_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+def test_peak_bytes_are_those_of_the_tile() -> None:
     """Measured by storage; missing cells hold nothing."""
     engine = make_engine()
-    full = engine.prefill(prompt).cache
+    full = engine.prefill(PROMPT).cache
     tile = RaggedBatch([full, cut(full, random_masks(full, 0))], engine.max_batch, max_new_tokens=5)
     a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
     assert tile.peak_bytes[0] == full.bytes_held + a_tail
     assert sum(tile.peak_bytes) == stored_bytes(tile)
 
 
-def test_answers_are_those_of_generate(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
+def test_answers_are_those_of_generate() -> None:
     """Until `at_least` tokens the best of those that end no answer is taken, as transformers' min_new_tokens does."""
     engine = make_engine()
-    prefilled = engine.prefill(prompt)
+    prefilled = engine.prefill(PROMPT)
 
     def ours(stop: tuple[int, ...], least: int) -> list[int]:
         tile = RaggedBatch([prefilled.cache], engine.max_batch, 12)
@@ -149,8 +136,8 @@ def test_answers_are_those_of_generate(make_engine: MakeEngine, prompt: torch.Te
 
     def theirs(stop: int | None, least: int) -> list[int]:
         lengths: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": least}
-        whole = tiny_llama().generate(prompt[None], do_sample=False, pad_token_id=0, eos_token_id=stop, **lengths)
-        return whole[0, len(prompt) :].tolist()
+        whole = tiny_llama().generate(PROMPT[None], do_sample=False, pad_token_id=0, eos_token_id=stop, **lengths)
+        return whole[0, len(PROMPT) :].tolist()
 
     free = ours((), 0)
     assert free == ours((), 4) == theirs(None, 0)
@@ -158,12 +145,10 @@ def test_answers_are_those_of_generate(make_engine: MakeEngine, prompt: torch.Te
         assert ours(tuple(free[:1]), least) == theirs(free[0], least)
 
 
-def test_caches_that_are_handed_over_are_freed_layer_by_layer(
-    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_that_are_handed_over_are_freed_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a layer is copied, the layers before it are gone from the caches that an iterator gave."""
     engine = make_engine()
-    full = engine.prefill(prompt).cache
+    full = engine.prefill(PROMPT).cache
     handed, kept = ([cut(full, random_masks(full, seed)) for seed in (0, 1)] for _ in range(2))
     watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
     alive, order = [], batch_module._order
@@ -199,6 +184,6 @@ def test_votes_of_a_whole_prompt_take_the_norms_of_the_pass() -> None:
 @pytest.mark.parametrize(
     ("ids", "message"), [([], "the prompt has no tokens"), ([3, 97], r"token 97, but the model knows 97")]
 )
-def test_a_prompt_that_the_model_cannot_read_is_refused(ids: list[int], message: str, make_engine: MakeEngine) -> None:
+def test_a_prompt_that_the_model_cannot_read_is_refused(ids: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_engine().prefill(torch.tensor(ids, dtype=torch.long))

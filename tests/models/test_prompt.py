@@ -1,6 +1,5 @@
 """From text to token ids: templates, special tokens once, and the two sides of a cut."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ def sample(context: str, question: str = "", answer_prefix: str = "") -> Sample:
 def decoded(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
     """Both sides of the cut in words, special tokens included."""
     return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
-
-
-def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
-    text = "The grass is green.\n"
-    prompt = build(tokenizer, sample(text), ALL, 100)
-    assert decoded(tokenizer, prompt) == (text, "")
-    assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    assert TokensOf(tokenizer)(text) == prompt.tokens
 
 
 def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:

@@ -1,7 +1,5 @@
 """Telling a model to repeat what it read: what it is told, and that its record is what attention really did."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,12 +8,10 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT, KVzip
 from kvbench.eviction.scores.score import ContextRepetition
 from kvbench.models import bridge
-from kvbench.models.engine import Engine
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import RepeatPass, passes
+from tests.models.conftest import PROMPT, make_engine
 from tests.models.masked import MaskedReader
-
-MakeEngine = Callable[..., Engine]
 
 
 class Words:
@@ -43,16 +39,14 @@ class Spy(MaskedReader):
 
 
 @pytest.mark.parametrize("by_norm", [False, True])
-def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
-    make_engine: MakeEngine, prompt: Tensor, by_norm: bool
-) -> None:
+def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(by_norm: bool) -> None:
     """Rows stand behind the whole prompt and attend to it; the record spreads their weight over head, chunk, pass."""
     engine = make_engine(torch.float64)
     repeat = ContextRepetition(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
-    read = engine.prefill(prompt).cache
+    read = engine.prefill(PROMPT).cache
     before = [layer.keys.clone() for layer in read.layers]
     repeat_passes = [
-        RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
+        RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(PROMPT[start : start + 25].tolist()))
         for start in (3, 28, 53)
     ]
     cache = engine.repeat(read, repeat_passes, repeat)
@@ -61,7 +55,7 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
         with bridge.attention_calls(
             engine.model, lambda call, read=hidden: read.update({call.module.layer_idx: call.hidden})
         ):
-            bridge.forward(engine.model, torch.cat((prompt, torch.tensor(repeat_pass.ids)))[None], 0, spy)
+            bridge.forward(engine.model, torch.cat((PROMPT, torch.tensor(repeat_pass.ids)))[None], 0, spy)
         columns = [*range(3), *range(repeat_pass.start, repeat_pass.stop), *range(61, 61 + len(repeat_pass.ids))]
         for layer in cache.layers:
             queries, keys = spy.queries[layer.index][:, 61:], spy.keys[layer.index][:, columns]
