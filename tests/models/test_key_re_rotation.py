@@ -54,8 +54,8 @@ def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Incr
     return evictor, engine.re_rotation.begin(evictor.remember(full, decision, eviction.evict(full, decision)))
 
 
-def expected_after(engine: Engine, prompt: Tensor, cut: Cut, every: int = 100) -> Tensor:
-    """What the oracle says of the answer, token by token, with a cut after every so many."""
+def expected_after(engine: Engine, prompt: Tensor, cut: Cut, every: int = len(ANSWER) + 1) -> Tensor:
+    """What the oracle says of the answer, token by token, with a cut after every so many; by default without one."""
     cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
     blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]
     return torch.cat(list(renumbered_forward(engine.model, blocks))[1:])
