@@ -16,6 +16,7 @@ The kernels of `kvbench.extras.triton` run in Triton's interpreter, on the memor
 
 import contextlib
 import sys
+import time
 import types
 import weakref
 from collections import Counter, defaultdict
@@ -200,7 +201,6 @@ class PretendedGpu:
             self._captured.append(again)
         return result
 
-    # ------------------------------------------------------------------------------------------ operations of torch
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation of aten on the memory behind its tensors, and record what it would do on a GPU."""
         name = func._schema.name.removeprefix("aten::")
@@ -291,7 +291,6 @@ class PretendedGpu:
         if name == "repeat_interleave" and isinstance(args[0], GpuTensor) and kwargs.get("output_size") is None:
             self.wait(name)
 
-    # ------------------------------------------------------------------------------------------ functions of torch
     def function(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """What does not reach aten, or would ask for real CUDA."""
         name = getattr(func, "__name__", "")
@@ -389,7 +388,6 @@ class PretendedGpu:
         plain, named = [_plain(part) for part in args], {key: _plain(part) for key, part in kwargs.items()}
         return self._wrap(self._run(lambda: func(*plain, **named)))
 
-    # ------------------------------------------------------------------------------------------ kernels and torch.cuda
     def _kernel(self, name: str, kernel: Any) -> Any:
         """A kernel of ours whose launches are counted."""
         gpu = self
@@ -420,8 +418,6 @@ class PretendedGpu:
                 self.record()
 
             def record(self, stream: Any = None) -> None:
-                import time
-
                 self.at = time.perf_counter()
 
             def synchronize(self) -> None:

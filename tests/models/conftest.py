@@ -1,13 +1,17 @@
 """Tiny random models of the Llama family, with grouped-query attention and sizes that are not powers of two."""
 
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
+from tests.repository import GOLDEN
+
+TOKENIZER = GOLDEN / "ruler" / "tokenizer"
+PROMPT = torch.randint(0, 97, (61,), generator=torch.Generator().manual_seed(3))
 
 
 def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes: object) -> LlamaForCausalLM:
@@ -27,21 +31,16 @@ def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes:
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).to(dtype).eval()
 
 
-@pytest.fixture
-def make_engine() -> Callable[..., Engine]:
-    """Build an engine on a fresh tiny model: make_engine(dtype=..., prefill_chunk=..., max_batch=...)."""
-
-    def make(
-        dtype: torch.dtype = torch.float32, prefill_chunk: int = 2048, max_batch: int = 4, **changes: object
-    ) -> Engine:
-        model = tiny_llama(dtype, **changes)
-        bridge.attach(model)
-        return Engine(model, prefill_chunk=prefill_chunk, max_batch=max_batch)
-
-    return make
+def save(model: Any, folder: Path) -> Path:
+    """A folder with a model and the tokenizer of the RULER files."""
+    model.save_pretrained(folder)
+    for file in TOKENIZER.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
 
 
-@pytest.fixture
-def prompt() -> torch.Tensor:
-    """61 random token ids."""
-    return torch.randint(0, 97, (61,), generator=torch.Generator().manual_seed(3))
+def make_engine(dtype: torch.dtype = torch.float32, prefill_chunk: int = 2048, max_batch: int = 4) -> Engine:
+    """An engine on a fresh tiny model."""
+    model = tiny_llama(dtype)
+    bridge.attach(model)
+    return Engine(model, prefill_chunk=prefill_chunk, max_batch=max_batch)

@@ -5,6 +5,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from kvbench.models import bridge
+from kvbench.models.engine import Engine
+
+PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
@@ -21,20 +25,15 @@ SIZES: dict[str, Any] = {
 """Grouped-query attention, and no size a power of two where a family allows it."""
 
 MIXED = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+LOCAL = {"head_dim": 10, "layer_types": MIXED, "sliding_window": 19}
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama3 rope": (
         "llama",
         {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 32,
-            }
+            "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0}
+            | {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
         },
     ),
     "qwen2": ("qwen2", {}),
@@ -48,43 +47,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("olmo3", {"layer_types": MIXED, "sliding_window": 19}),
     "granite": (
         "granite",
-        {
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.7,
-            "logits_scaling": 2.0,
-            "embedding_multiplier": 3.0,
-        },
+        {"attention_multiplier": 0.3, "residual_multiplier": 0.7, "logits_scaling": 2.0, "embedding_multiplier": 3.0},
     ),
     "gemma2": (
         "gemma2",
-        {
-            "head_dim": 10,
-            "layer_types": MIXED,
-            "sliding_window": 19,
-            "query_pre_attn_scalar": 7,
-            "attn_logit_softcapping": 3.0,
-            "final_logit_softcapping": 5.0,
-        },
+        LOCAL | {"query_pre_attn_scalar": 7, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
     ),
-    "gemma3": (
-        "gemma3_text",
-        {"head_dim": 10, "layer_types": MIXED, "sliding_window": 19, "query_pre_attn_scalar": 7},
-    ),
+    "gemma3": ("gemma3_text", LOCAL | {"query_pre_attn_scalar": 7}),
     "gpt_oss": (
         "gpt_oss",
-        {
-            "head_dim": 10,
-            "layer_types": MIXED,
-            "sliding_window": 19,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        },
+        LOCAL
+        | {"num_local_experts": 5, "num_experts_per_tok": 2}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     ),
-    "qwen2_moe": (
-        "qwen2_moe",
-        EXPERTS | {"shared_expert_intermediate_size": 40},
-    ),
+    "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 40}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"head_dim": 10}),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 19}),
     "cohere2": ("cohere2", {"layer_types": MIXED, "sliding_window": 19, "logit_scale": 0.3}),
@@ -136,3 +112,12 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any
             if parameter.ndim == 1:
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+def engine_of(
+    family: str, dtype: torch.dtype = torch.float32, block: int = 13, max_batch: int = 3, **changes: Any
+) -> Engine:
+    """A random model that reads sequences of up to 512 tokens by the bridge."""
+    model = tiny(family, dtype, **changes)
+    bridge.attach(model)
+    return Engine(model, prefill_chunk=block, max_batch=max_batch, max_length=512)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
+from kvbench.cache.kv_cache import KVCache, compact
 from kvbench.models import bridge
 
 Masks = Sequence[Tensor | None]
@@ -38,6 +39,23 @@ class MaskedReader:
             sinks = (rule.sinks[None, :, None, None] - logits.amax(-1, keepdim=True)).exp()
         weights = numerators / (numerators.sum(-1, keepdim=True) + sinks)
         return weights @ values.repeat_interleave(group, 1)
+
+
+def random_masks(cache: KVCache, seed: int, heads: int = 2) -> Masks:
+    """Masks [heads, context] whose lengths differ by layer and head; one head of the first evictable layer is empty."""
+    generator = torch.Generator().manual_seed(seed)
+    masks: list[Tensor | None] = []
+    for layer in cache.layers:
+        shares = torch.rand(heads, 1, generator=generator)
+        mask = torch.rand(heads, cache.num_tokens, generator=generator) < shares
+        mask[0] &= layer is not cache.evictable[0]
+        masks.append(mask if layer.evictable else None)
+    return masks
+
+
+def cut(cache: KVCache, masks: Masks) -> KVCache:
+    """The cache without what is masked, compacted."""
+    return compact(cache, tuple(mask for mask in masks if mask is not None))
 
 
 def masked_forward(model: object, ids: Tensor, context: int, kept: Masks) -> Tensor:

@@ -92,41 +92,37 @@ def test_the_hub_is_asked_once_for_a_fixed_version(asked: list[tuple[str, int]])
     assert asked == [("kernels-community/flash-attn2", 4), ("kernels-community/flash-attn3", 1)]
 
 
-def test_a_kernel_that_the_hub_does_not_have_is_one_line(
+def test_a_kernel_that_the_hub_does_not_have_and_sinks_are_refused_in_one_line(
     asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get_kernel(repository: str, version: int) -> None:
         raise FileNotFoundError("no build variant for\ntorch 2.13 on cpu")
 
     monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
-    with pytest.raises(MissingFile, match=r"attention=flash_hub: .*flash-attn2 was loaded: no build variant for torch"):
-        prompt_attention("flash_hub")(*torch.zeros(3, 2, 4, 8), AttentionParams(0.3))
-
-
-def test_flash_knows_no_sinks(asked: list[tuple[str, int]]) -> None:
     parts = torch.zeros(3, 2, 4, 8)
-    with pytest.raises(
-        ValueError, match=r"model\.attention=flash3 does not support attention sinks: use model\.attention=sdpa"
-    ):
+    with pytest.raises(MissingFile, match=r"attention=flash_hub: .*flash-attn2 was loaded: no build variant for torch"):
+        prompt_attention("flash_hub")(*parts, AttentionParams(0.3))
+    with pytest.raises(ValueError, match=r"flash3 does not support attention sinks: use model\.attention=sdpa"):
         prompt_attention("flash3")(*parts, AttentionParams(0.3, sinks=torch.zeros(2)))
 
 
 @pytest.mark.parametrize("backend", flash.SOURCES)
-def test_flash_runs_on_gpus_in_half_precision_only(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_runs_on_gpus_in_half_precision_only_and_version_3_on_hopper(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match=rf"not on {device} in (bfloat16|float32): use model\.attention=sdpa"):
             check_attention(backend, torch.device(device), dtype)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     check_attention(backend, torch.device("cuda"), torch.float16)
     check_attention("sdpa", torch.device("cpu"), torch.float64)
-
-
-def test_version_3_needs_a_gpu_of_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
-    check_attention("flash_hub", torch.device("cuda"), torch.bfloat16)
-    for backend, other in (("flash3", "flash"), ("flash3_hub", "flash_hub")):
-        with pytest.raises(ValueError, match=rf"capability 9\.0 or more .*, not 8\.6: use model\.attention={other}$"):
-            check_attention(backend, torch.device("cuda"), torch.bfloat16)
+    if "3" not in backend:
+        check_attention(backend, torch.device("cuda"), torch.bfloat16)
+        return
+    other = backend.replace("3", "")
+    with pytest.raises(ValueError, match=rf"capability 9\.0 or more .*, not 8\.6: use model\.attention={other}$"):
+        check_attention(backend, torch.device("cuda"), torch.bfloat16)
 
 
 @pytest.mark.parametrize(

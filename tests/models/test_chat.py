@@ -12,12 +12,6 @@ from kvbench.tasks.task import Sample, Turn
 from tests.models.tokenizers import TURNS, of_bytes
 
 
-def test_a_system_turn_comes_first() -> None:
-    tokenizer = of_bytes(template=TURNS)
-    assert render(tokenizer, None, "Hi.") == "<|user|>Hi.<|bot|>"
-    assert render(tokenizer, "Be brief.", "Hi.") == "<|system|>Be brief.<|user|>Hi.<|bot|>"
-
-
 @pytest.mark.parametrize(
     ("context", "question", "before", "after"),
     [
@@ -35,15 +29,12 @@ def test_a_turn_is_split_where_its_context_ends(context: str, question: str, bef
     assert "".join(sides) == render(of_bytes(template=TURNS), "Be brief.", context + question)
 
 
-def test_a_turn_is_split_by_templates_that_strip_nothing_or_one_side() -> None:
-    for words, context, question in (("", " a ", " b "), (" | rtrim", " a ", " b"), (" | ltrim", "a ", " b ")):
-        template = (
-            "<|user|>{{ messages[0]['content']" + {"": "", " | rtrim": ".rstrip()", " | ltrim": ".lstrip()"}[words]
-        )
-        assert split(of_bytes(template=template + " }}<|bot|>"), None, " a ", " b ") == (
-            f"<|user|>{context}",
-            f"{question}<|bot|>",
-        )
+@pytest.mark.parametrize(
+    ("strip", "context", "question"), [("", " a ", " b "), (".rstrip()", " a ", " b"), (".lstrip()", "a ", " b ")]
+)
+def test_a_turn_is_split_by_templates_that_strip_nothing_or_one_side(strip: str, context: str, question: str) -> None:
+    tokenizer = of_bytes(template="<|user|>{{ messages[0]['content']" + strip + " }}<|bot|>")
+    assert split(tokenizer, None, " a ", " b ") == (f"<|user|>{context}", f"{question}<|bot|>")
 
 
 def test_a_template_that_rewrites_the_prompt_cannot_be_split() -> None:
@@ -118,10 +109,13 @@ def test_thinking_is_off_by_default_and_in_the_name_of_a_cell(
     (tmp_path / "chat_template.jinja").write_text(template)
     spec = ModelSpec("hf", str(tmp_path), **settings)
     assert template_arguments(spec) == arguments
-    assert describe_model(spec).get("template_kwargs", {}) == arguments
-    assert ("template_kwargs" in describe_model(spec)) == bool(arguments)
+    assert describe_model(spec).get("template_kwargs") == (arguments or None)
 
 
+PARTS = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
+)
 REFUSING = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn here') }}{% endif %}" + TURNS
 DEAF = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
 
@@ -142,26 +136,12 @@ def test_a_system_prompt_without_a_place_is_refused(template: str | None, chat: 
         check_chat(tokenizer, chat, "Be brief.")
 
 
-PARTS = (
-    "{% for m in messages %}<|{{ m['role'] }}|>{% for part in m['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
-)
-
-
 def test_templates_of_vision_models_read_parts() -> None:
-    tokenizer = of_bytes(template=PARTS)
-    assert render(tokenizer, "Be brief.", "Who?", [("user", "A"), ("assistant", "B")]) == (
-        "<|system|>Be brief.<|user|>A<|assistant|>B<|user|>Who?"
-    )
-
-
-def test_a_template_without_the_user_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"chat template leaves out what the user says: use model\.chat=never"):
-        check_chat(of_bytes(template="<|bot|>"), "auto", None)
+    rendered = render(of_bytes(template=PARTS), "Be brief.", "Who?", [("user", "A"), ("assistant", "B")])
+    assert rendered == "<|system|>Be brief.<|user|>A<|assistant|>B<|user|>Who?"
 
 
 def test_who_decides_about_a_template() -> None:
-    """The model's setting, what its tokenizer has, and the task's protocol."""
     templated, bare = of_bytes(template=TURNS), of_bytes()
     assert uses_template(templated, "auto") and uses_template(templated, "required")
     assert not uses_template(templated, "never") and not uses_template(bare, "auto")
@@ -171,6 +151,8 @@ def test_who_decides_about_a_template() -> None:
     with pytest.raises(ValueError, match=r"model\.chat=required, but the tokenizer has no chat template"):
         check_chat(bare, "required", None)
     check_chat(templated, "required", "Be brief.")
+    with pytest.raises(ValueError, match=r"chat template leaves out what the user says: use model\.chat=never"):
+        check_chat(of_bytes(template="<|bot|>"), "auto", None)
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])
@@ -189,9 +171,7 @@ def test_what_follows_a_context_in_a_conversation_is_that_of_the_template(system
 
 def test_a_template_that_forgets_earlier_turns_cannot_go_on() -> None:
     """Nor can one that says in the last turn what was said in the first, as Mistral's do with the system turn."""
-    late = (
-        "{% for m in messages[1:] %}<|{{ m.role }}|>{{ messages[0].content if loop.last }}{{ m.content }}{% endfor %}"
-    )
+    late = "{% for m in messages[1:] %}{{ m.role }}{{ messages[0].content if loop.last }}{{ m.content }}{% endfor %}"
     for template, system in (("<|user|>{{ messages[-1]['content'] }}<|bot|>", None), (late, "Be brief.")):
         with pytest.raises(ValueError, match=r"task\.turns: the model's chat template rewrites earlier turns"):
             after_answer(of_bytes(template=template), system, "Q: Green?")

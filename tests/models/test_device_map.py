@@ -3,18 +3,16 @@
 Layers 0 and 2 lie on the CPU, layer 1 on a pretended GPU; hidden states follow, as accelerate moves them.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from benchmarks.first_hour.devices import STORES, logits, spread
-from kvbench.models.engine import Engine
+from tests.models.conftest import make_engine
 from tests.pretended_gpu import PretendedGpu
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_cache_of_a_layer_stays_on_its_device(store: str, make_engine: Callable[..., Engine]) -> None:
+def test_the_cache_of_a_layer_stays_on_its_device(store: str) -> None:
     _, expected = logits(make_engine(prefill_chunk=16, max_batch=2), store)
     with PretendedGpu(interpret=False) as gpu:
         engine = make_engine(prefill_chunk=16, max_batch=2)

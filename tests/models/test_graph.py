@@ -71,18 +71,13 @@ def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
     assert replays == NEW_TOKENS - 2 and not gpu.mixed
 
 
-def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
+def test_local_layers_draws_and_ends_of_answers_are_replayed_too() -> None:
+    """Each replay takes the number of its own step."""
     with PretendedGpu():
-        both("torch", sliding_window=45)
+        both("torch", sliding_window=45, choose=drawn(0, NEW_TOKENS))
         engine = small_engine(1, max_batch=2, kernels="torch", cuda_graph="never")
         engine.model.float()
         both("torch", stop=(answers(engine, (), 0, None)[0].ids[4],), at_least=2)
-
-
-def test_drawn_tokens_are_those_of_single_steps() -> None:
-    """Each replay takes the number of its own step."""
-    with PretendedGpu():
-        both("torch", choose=drawn(0, NEW_TOKENS))
 
 
 def test_the_host_waits_once_for_eight_tokens() -> None:
@@ -107,9 +102,10 @@ def prompts(
     sizes: Sequence[int],
     answers: Sequence[int],
     choose: Callable[[int, int], Sampler] = lambda prompt, steps: greedy,
+    kernels: Any = "triton",
 ) -> Iterator[Any]:
     """The answers of two cells to prompts of these sizes, one after the other, each in a section of its own."""
-    engine = small_engine(1, max_batch=3, kernels="triton", cuda_graph="never" if rooms is None else "auto")
+    engine = small_engine(1, max_batch=3, kernels=kernels, cuda_graph="never" if rooms is None else "auto")
     engine.model.float()
     engine.rooms = rooms
     for number, (size, tokens) in enumerate(zip(sizes, answers, strict=True)):
@@ -130,25 +126,17 @@ def prompts(
 
 def test_prompts_of_a_size_share_one_captured_step() -> None:
     with PretendedGpu(interpret=False) as gpu:
-        for _ in prompts(gpu, Rooms(), (44, 43, 41, 40, 42), (5, 9, 7, 2, 20)):
-            pass
-    assert gpu.captures == 1 and not gpu.mixed
+        captures = [gpu.captures for _ in prompts(gpu, Rooms(), (44, 43, 41, 40, 42, 400, 40), (5, 9, 7, 2, 20, 3, 3))]
+    assert captures == [1] * 5 + [2] * 2 and not gpu.mixed
     launched = [gpu.launched(f"prompt {number}") for number in range(5)]
     assert [launched[number] - launched[1] for number in (2, 3, 4)] == [-2, -7, 11], "each later token is one replay"
-
-
-def test_a_prompt_of_another_size_is_captured_again() -> None:
-    with PretendedGpu(interpret=False) as gpu:
-        for _ in prompts(gpu, Rooms(), (40, 400, 40, 400), (3, 3, 3, 3)):
-            pass
-    assert gpu.captures == 2
 
 
 def test_drawn_answers_of_a_shared_step_are_those_of_single_steps() -> None:
     """Prompts that share a step are answered as one by one; each draws with its own numbers."""
     with PretendedGpu() as gpu:
-        shared, single = (list(prompts(gpu, rooms, (12, 9), (4, 4), drawn)) for rooms in (Rooms(), None))
-        likely = next(prompts(gpu, None, (12,), (4,)))
+        shared, single = (list(prompts(gpu, rooms, (12, 9), (3, 3), drawn)) for rooms in (Rooms(), None))
+        likely = next(prompts(gpu, None, (12,), (3,), kernels="torch"))
     assert gpu.captures == 1 and shared == single
     assert [ids for ids, _ in shared[0]] != [ids for ids, _ in likely], "nothing was drawn"
 

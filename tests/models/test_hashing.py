@@ -26,9 +26,15 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return read
 
 
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path, counted: list[Path]) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"ten bytes and more")
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A large one."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"ten bytes and more")
+    return path
+
+
+def test_a_file_is_read_once_until_it_changes(file: Path, counted: list[Path]) -> None:
     assert [file_hash(file) for _ in range(3)] == [hashlib.sha256(b"ten bytes and more").hexdigest()] * 3
     assert len(counted) == 1
     stat = file.stat()
@@ -45,9 +51,7 @@ def test_small_files_are_always_read(tmp_path: Path, counted: list[Path]) -> Non
 
 
 @pytest.mark.parametrize("damage", ["", "cut"])
-def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], damage: str) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"ten bytes and more")
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, file: Path, counted: list[Path], damage: str) -> None:
     expected = file_hash(file)
     (known,) = (tmp_path / "home" / "hashes").iterdir()
     known.write_text(damage)
@@ -56,10 +60,7 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], dama
 
 
 def test_a_home_that_cannot_be_written_costs_time_only(
-    tmp_path: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
+    file: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "file" / "home"))
-    large = tmp_path / "model.safetensors"
-    large.write_bytes(b"ten bytes and more")
-    assert file_hash(large) == file_hash(large) and len(counted) == 2
+    monkeypatch.setenv("KVBENCH_HOME", str(file / "home"))
+    assert file_hash(file) == file_hash(file) and len(counted) == 2

@@ -13,7 +13,6 @@ from kvbench.models.linear_layers import (
     OneDnnLinear,
     PaddedLinear,
     Products,
-    has_products,
     linear_layers_agree,
     use_products,
 )
@@ -76,10 +75,6 @@ def test_fewer_rows_are_multiplied_where_they_have_the_same_bits(
     assert least(differs=False) == {1}
     monkeypatch.setattr(bridge, "reads_alone", lambda: True)
     assert least(differs=False) == {linear_layers.SAFE_ROWS if products == "mixed" else 1}
-
-
-def test_only_float32_on_a_cpu_has_products() -> None:
-    assert has_products(tiny_llama()) and not has_products(tiny_llama(torch.float64))
 
 
 def test_what_torch_multiplies_itself_is_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,8 @@ from kvbench.eviction.pooling import Pool
 from kvbench.extras.heads.tests.test_triattention import STATISTICS
 from kvbench.extras.heads.triattention import TriAttention
 from kvbench.extras.rkv.rkv import RKV
-from kvbench.models import bridge
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.engine import Engine
-from tests.models.families import tiny
+from tests.models.families import engine_of
 
 BUDGET, EVERY, ANSWER = 24, 16, 320
 RKV_8 = Eviction(Policy("rkv", window=8, reduce="mean", recent=8, pool=Pool("max", 7)), RKV(), TokenBudget(BUDGET))
@@ -26,9 +24,7 @@ TRIATTENTION = Eviction(
 @pytest.mark.parametrize("eviction", [RKV_8, TRIATTENTION], ids=lambda eviction: eviction.policy.name)
 def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
     """A prompt shorter than the budget grows to it; from then on each buffer ends with the budget, in as many bytes."""
-    model = tiny("qwen3", num_hidden_layers=3)  # as many heads, as large, as those of the statistics
-    bridge.attach(model)
-    engine = Engine(model, max_batch=1, max_length=512)
+    engine = engine_of("qwen3", max_batch=1, num_hidden_layers=3)  # heads as many and as large as in the statistics
     prompt = engine.prefill(torch.arange(3, 13), {8}).cache
     decision = eviction.decide(prompt)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import cache_heads, check_architecture
+from kvbench.models.loading.architecture import cache_heads
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.support.errors import UserError
 from scripts.model_types.checks import outcome_of
 from scripts.model_types.tiny import config_of, model_of
 
@@ -68,18 +67,3 @@ def test_keys_keep_the_dtype_of_the_model(model_type: str) -> None:
     for layer in engine.prefill(torch.arange(5, 25), {8}).cache.layers:
         dtypes |= {part.dtype for part in (layer.keys, layer.values) if isinstance(part, Tensor)}
     assert dtypes == {torch.bfloat16}
-
-
-@pytest.mark.parametrize(
-    ("model_type", "settings", "reason"),
-    [
-        ("falcon", {"alibi": True}, "bias for the distance between tokens .alibi.: allowed: alibi=false"),
-        ("big_bird", {"attention_type": "block_sparse"}, "allowed: attention_type=original_full"),
-    ],
-)
-def test_settings_that_cannot_be_read_are_named(model_type: str, settings: dict[str, Any], reason: str) -> None:
-    config = config_of(model_type)
-    for name, value in settings.items():
-        setattr(config, name, value)
-    with pytest.raises(UserError, match=reason):
-        check_architecture(config, "model.path=x")

@@ -1,6 +1,5 @@
 """From text to token ids: templates, special tokens once, and the two sides of a cut."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ def decoded(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
     return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
 
 
-def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
-    text = "The grass is green.\n"
-    prompt = build(tokenizer, sample(text), ALL, 100)
-    assert decoded(tokenizer, prompt) == (text, "")
-    assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    assert TokensOf(tokenizer)(text) == prompt.tokens
-
-
 def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:
     """With a tokenizer of bytes, and with one of words that drops the blank at the start of what it decodes."""
     text = "The grass is green.\n One of the numbers is 8090293."
@@ -70,13 +61,11 @@ def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
 def test_the_tail_is_what_follows_the_users_text_in_a_template(tokenizer: Any, template: str | None) -> None:
     """The end of the template and the answer prefix; nothing of a raw prompt, or where the question comes later."""
     tokenizer.chat_template = template
-    prompt = build(tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100)
+    task_sample = sample("The magic number is 7.", " What is it?", " It is")
+    prompt = build(tokenizer, task_sample, ALL, 100)
     end = tokenizer.decode(prompt.context[len(prompt.context) - prompt.suffix_tokens :])
     assert end == ("<|bot|> It is" if template else "")
-    before = build(
-        tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100, evict_after="context"
-    )
-    assert before.suffix_tokens == 0
+    assert build(tokenizer, task_sample, ALL, 100, evict_after="context").suffix_tokens == 0
 
 
 @pytest.mark.parametrize("era", ["2024", "2026"])
@@ -99,16 +88,18 @@ def test_a_prompt_of_ruler_fits_its_length_with_a_template(tokenizer: Any, name:
 
 @pytest.mark.parametrize("begin", [False, True], ids=["bare", "begins"])
 @pytest.mark.parametrize("end", [False, True], ids=["open", "ends"])
-@pytest.mark.parametrize("text", ["A sky.", "<s>A sky."], ids=["plain", "marked"])
+@pytest.mark.parametrize("text", ["A sky.", "<s>A<s> sky."], ids=["plain", "marked"])
 @pytest.mark.parametrize("template", [None, TURNS, "<s>" + TURNS], ids=["raw", "chat", "marked_chat"])
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])
 def test_a_sequence_begins_at_most_once(begin: bool, end: bool, text: str, template: Any, evict_after: Any) -> None:
-    """Whoever puts the mark there: the tokenizer, the template, the text. Nothing ends a prompt."""
+    """Whoever puts the mark there: the tokenizer, the template, the text, inside of which it stays. Nothing ends a
+    prompt."""
     tokenizer = of_bytes(begin, end, template)
     prompt = build(tokenizer, sample(text, " Blue?", " So"), ALL, 100, evict_after=evict_after)
     marked = begin or (template or text).startswith("<s>")
-    whole = {None: "A sky. Blue? So", TURNS: "<|user|>A sky. Blue?<|bot|> So"}.get(template and TURNS)
-    assert "".join(decoded(tokenizer, prompt)) == ("<s>" if marked else "") + str(whole)
+    whole = f"{text.removeprefix('<s>')} Blue?"
+    whole = f"<|user|>{whole}<|bot|> So" if template else f"{whole} So"
+    assert "".join(decoded(tokenizer, prompt)) == ("<s>" if marked else "") + whole
 
 
 def test_tokenizers_that_always_begin_a_sequence_do_it_once() -> None:
@@ -128,11 +119,6 @@ def test_tokenizers_that_always_begin_a_sequence_do_it_once() -> None:
     assert decoded(of_bytes(), build(Stubborn(), sample("<s>A sky."), ALL, 100)) == ("<s>A sky.", "")
 
 
-def test_a_mark_inside_a_text_stays() -> None:
-    prompt = build(of_bytes(begin=True), sample("A sky.<s>A needle."), ALL, 100)
-    assert decoded(of_bytes(), prompt) == ("<s>A sky.<s>A needle.", "")
-
-
 def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
     """Chat header and context before it; question, end of the turn and answer prefix after it."""
     task_sample = sample("The sky. ", " Blue?", " It is")
@@ -143,15 +129,6 @@ def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
     assert decoded(tokenizer, templated) == ("<|system|>Be brief.<|user|>The sky. ", " Blue?<|bot|> It is")
     other = build(tokenizer, sample("The sky. ", "Green?\n"), ALL, 100, system="Be brief.", evict_after="context")
     assert other.context == templated.context and other.question != templated.question
-
-
-def test_both_sides_of_a_cut_must_be_there(tokenizer: Any) -> None:
-    for incomplete, lacking in (
-        (sample("", "Blue?"), "context to evict from"),
-        (sample("A sky."), "question to read after the eviction"),
-    ):
-        with pytest.raises(ValueError, match=rf"schedule\.evict_after=context: the sample has no {lacking}"):
-            build(tokenizer, incomplete, ALL, 100, evict_after="context")
 
 
 @pytest.mark.parametrize("template", [TURNS, "<s>" + TURNS, "\n<s>" + TURNS], ids=["bare", "marked", "marked_later"])
@@ -199,16 +176,29 @@ def test_a_token_across_the_border_is_divided_and_counted(kind: Any) -> None:
     prompt = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
     read = list(prompt.context + prompt.question)
     assert read != whole and list(prompt.context) == tokenizer(context).input_ids
-    for count in range(len(read)):
-        if read[:count] + read[len(read) - (len(whole) - count - 1) :] == whole[:count] + whole[count + 1 :]:
-            break
-    else:
-        pytest.fail("one token of the whole prompt is replaced")
+    before = next(count for count, pair in enumerate(zip(read, whole, strict=False)) if pair[0] != pair[1])
+    behind = len(whole) - before - 1
+    assert read[len(read) - behind :] == whole[before + 1 :], "one token of the whole prompt is replaced"
     assert prompt.border_tokens == len(read) - len(whole) + 1
     spelled = "".join(tokenizer.convert_ids_to_tokens(read[1:]))
     blank = "\u0120" if kind == "bytes" else "\u2581"
     lead = "" if kind == "bytes" else blank
     assert spelled == lead + (context + question).replace(" ", blank)
+
+
+@pytest.mark.parametrize(
+    ("parts", "evict_after", "lacking"),
+    [
+        (("", ""), "prompt", "no tokens"),
+        (("", "Blue?"), "context", r"schedule\.evict_after=context: the sample has no context to evict from"),
+        (("A sky.", ""), "context", r"evict_after=context: the sample has no question to read after the eviction"),
+    ],
+)
+def test_what_is_read_on_a_side_of_a_cut_must_be_there(
+    tokenizer: Any, parts: tuple[str, str], evict_after: Any, lacking: str
+) -> None:
+    with pytest.raises(ValueError, match=lacking):
+        build(tokenizer, sample(*parts), ALL, 100, evict_after=evict_after)
 
 
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])
@@ -218,11 +208,6 @@ def test_a_prompt_must_leave_room_for_its_answer(tokenizer: Any, evict_after: An
     assert build(tokenizer, task_sample, ALL, tokens, evict_after=evict_after).tokens == tokens
     with pytest.raises(ValueError, match=f"{tokens} tokens, the model reads at most {tokens - 1}"):
         build(tokenizer, task_sample, ALL, tokens - 1, evict_after=evict_after)
-
-
-def test_a_prompt_without_tokens_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="no tokens"):
-        build(tokenizer, sample(""), ALL, 100)
 
 
 def test_a_stop_text_is_the_token_that_ends_with_it(tokenizer: Any) -> None:

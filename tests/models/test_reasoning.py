@@ -14,15 +14,7 @@ from tokenizers import AddedToken
 
 from kvbench.models.prompts.chat import around
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.models.prompts.reasoning import (
-    KNOWN,
-    Channels,
-    Tags,
-    final_of_ids,
-    final_of_text,
-    marks_of,
-    turn_before,
-)
+from kvbench.models.prompts.reasoning import KNOWN, Channels, Tags, final_of_ids, final_of_text, marks_of, turn_before
 from kvbench.models.prompts.tokens import plain
 from kvbench.tasks.task import Final, Reasoning, Sample
 from tests.models.tokenizers import of_bytes

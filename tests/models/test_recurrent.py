@@ -22,21 +22,15 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.repeat import RepeatPass
-from tests.models.families import RECURRENT, tiny
+from tests.models.families import RECURRENT, engine_of, tiny
 from tests.models.masked import masked_forward
 
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
+PROMPT = torch.randint(3, 97, (40,), generator=torch.Generator().manual_seed(3))
 ANSWER = torch.tensor([4, 9, 33, 7, 61, 8])
 SNAPKV = Policy("snapkv", window=8, recent=8)
 SAME_LAYERS = ("bamba", "granite hybrid")
 """Families whose recurrent layers are the Mamba-2 of others."""
 TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), TokenBudget(1000))
-
-
-def engine_of(family: str, max_batch: int = 3) -> Engine:
-    model = tiny(family)
-    bridge.attach(model)
-    return Engine(model, prefill_chunk=13, max_batch=max_batch, max_length=512)
 
 
 def difference(logits: Tensor, expected: Tensor) -> float:
@@ -58,12 +52,17 @@ def tensors(state: RecurrentState | None) -> list[Tensor]:
 def test_an_evicted_cache_is_a_masked_forward(family: str) -> None:
     """The oracle: one pass over prompt and answer, whose attention does not see evicted pairs; states see all tokens.
 
-    Masks differ by cell, layer and head. A question of two tokens, then single ones.
+    Masks differ by cell, layer and head. A question of two tokens, then single ones. Layers are counted by what they
+    hold.
     """
     engine, generator = engine_of(family), torch.Generator().manual_seed(5)
-    full = engine.prefill(PROMPT).cache
+    full, config = engine.prefill(PROMPT).cache, engine.model.config
+    assert [layer.index for layer in full.layers] == list(sliding_windows(config))
+    assert full.recurrent is not None and full.recurrent.cells == 1
+    assert tuple(full.recurrent.layers) == stateful_layers(config)
+    assert full.recurrent.bytes_held == sum(tensor.nbytes for tensor in tensors(full.recurrent))
     layers, heads = len(full.layers), full.layers[0].cache_heads
-    masks = [tuple(torch.rand(layers, heads, 61, generator=generator) < 0.5) for _ in range(2)]
+    masks = [tuple(torch.rand(layers, heads, len(PROMPT), generator=generator) < 0.5) for _ in range(2)]
     batch = RaggedBatch([compact(full, kept) for kept in masks], engine.max_batch, len(ANSWER))
     logits = [engine.read(batch, part.expand(engine.max_batch, -1)) for part in (ANSWER[:2], *ANSWER[2:].split(1))]
     for cell, kept in enumerate(masks):
@@ -71,16 +70,6 @@ def test_an_evicted_cache_is_a_masked_forward(family: str) -> None:
         places = [by_layer.get(layer) for layer in range(max(by_layer) + 1)]
         expected = masked_forward(engine.model, torch.cat((PROMPT, ANSWER)), len(PROMPT), places)
         assert difference(torch.stack([step[cell] for step in logits]), expected[len(PROMPT) + 1 :]) < limit(family)
-
-
-@pytest.mark.parametrize("family", RECURRENT)
-def test_layers_are_counted_by_what_they_hold(family: str) -> None:
-    engine = engine_of(family)
-    cache, config = engine.prefill(PROMPT).cache, engine.model.config
-    assert [layer.index for layer in cache.layers] == list(sliding_windows(config))
-    assert cache.recurrent is not None and tuple(cache.recurrent.layers) == stateful_layers(config)
-    assert cache.recurrent.cells == 1
-    assert cache.recurrent.bytes_held == sum(tensor.nbytes for tensor in tensors(cache.recurrent))
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str)
@@ -111,12 +100,12 @@ def test_a_cell_answers_as_if_alone_and_changes_nothing(family: str) -> None:
     before, question = tensors(prefilled.cache.recurrent), torch.tensor([5, 6, 7])
 
     def answers(*cells: int) -> list[tuple[tuple[int, ...], float]]:
-        batch = RaggedBatch([caches[cell] for cell in cells], engine.max_batch, 15)
+        batch = RaggedBatch([caches[cell] for cell in cells], engine.max_batch, 8)
         return [(each.ids, each.top2_margin) for each in engine.generate(prefilled, batch, (), question=question)]
 
     together = answers(0, 1, 2)
     assert answers(2, 0) == [together[2], together[0]] and answers(1) == [together[1]]
-    packed = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.max_batch, 15)
+    packed = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.max_batch, 8)
     assert len(engine.generate(prefilled, packed, (), question=question)) == 3
     next_step(engine, prefilled, question.tolist())
     engine.repeat(

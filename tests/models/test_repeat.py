@@ -1,7 +1,5 @@
 """Telling a model to repeat what it read: what it is told, and that its record is what attention really did."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,11 +8,10 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT, KVzip
 from kvbench.eviction.scores.score import ContextRepetition
 from kvbench.models import bridge
-from kvbench.models.engine import Engine
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import RepeatPass, passes
-
-MakeEngine = Callable[..., Engine]
+from tests.models.conftest import PROMPT, make_engine
+from tests.models.masked import MaskedReader
 
 
 class Words:
@@ -28,50 +25,44 @@ class Words:
         return self
 
 
-class Spy:
-    """Causal attention over everything, and what it was asked with."""
+class Spy(MaskedReader):
+    """Attention over everything, and what it was asked with."""
 
-    def __init__(self) -> None:
-        self.recurrent = None
+    def __init__(self, layers: int) -> None:
+        super().__init__(0, [None] * layers)
         self.queries: dict[int, Tensor] = {}
         self.keys: dict[int, Tensor] = {}
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         self.queries[layer], self.keys[layer] = queries[0], keys[0]
-        group, tokens = queries.shape[1] // keys.shape[1], queries.shape[2]
-        logits = queries @ keys.repeat_interleave(group, 1).mT * rule.scaling
-        unseen = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-        return logits.masked_fill(unseen, -torch.inf).softmax(-1) @ values.repeat_interleave(group, 1)
+        return super().attend(layer, queries, keys, values, rule)
 
 
 @pytest.mark.parametrize("by_norm", [False, True])
-def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
-    make_engine: MakeEngine, prompt: Tensor, by_norm: bool
-) -> None:
+def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(by_norm: bool) -> None:
     """Rows stand behind the whole prompt and attend to it; the record spreads their weight over head, chunk, pass."""
     engine = make_engine(torch.float64)
     repeat = ContextRepetition(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
-    read = engine.prefill(prompt).cache
+    read = engine.prefill(PROMPT).cache
     before = [layer.keys.clone() for layer in read.layers]
     repeat_passes = [
-        RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
+        RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(PROMPT[start : start + 25].tolist()))
         for start in (3, 28, 53)
     ]
     cache = engine.repeat(read, repeat_passes, repeat)
     for repeat_pass in repeat_passes:
-        spy, hidden = Spy(), dict[int, Tensor]()
+        spy, hidden = Spy(len(cache.layers)), dict[int, Tensor]()
         with bridge.attention_calls(
             engine.model, lambda call, read=hidden: read.update({call.module.layer_idx: call.hidden})
         ):
-            bridge.forward(engine.model, torch.cat((prompt, torch.tensor(repeat_pass.ids)))[None], 0, spy)
+            bridge.forward(engine.model, torch.cat((PROMPT, torch.tensor(repeat_pass.ids)))[None], 0, spy)
         columns = [*range(3), *range(repeat_pass.start, repeat_pass.stop), *range(61, 61 + len(repeat_pass.ids))]
         for layer in cache.layers:
             queries, keys = spy.queries[layer.index][:, 61:], spy.keys[layer.index][:, columns]
             logits = queries @ keys.repeat_interleave(3, 0).mT * 8**-0.5
             ahead = torch.tensor(columns) > torch.arange(61, 61 + len(repeat_pass.ids))[:, None]
-            weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[
-                ..., 3 : 3 + repeat_pass.stop - repeat_pass.start
-            ]
+            chunk = slice(3, 3 + repeat_pass.stop - repeat_pass.start)
+            weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[..., chunk]
             if by_norm:
                 weights = weights / hidden[layer.index][0, 61:].norm(dim=-1)[:, None]
             record = layer.recordings[repeat][:, repeat_pass.start : repeat_pass.stop]
@@ -80,6 +71,10 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
     assert engine.counters.tokens_repeated == 3 * 7 + 58 and engine.counters.prefills == 1
     assert all(torch.equal(was, layer.keys) for was, layer in zip(before, read.layers, strict=True))
     assert not read.layers[0].recordings
+
+
+def before_chunk(repeat_pass: RepeatPass) -> tuple[int, ...]:
+    return repeat_pass.ids[: repeat_pass.start - repeat_pass.stop]
 
 
 def test_passes_are_those_of_the_published_code() -> None:
@@ -95,28 +90,16 @@ def test_passes_are_those_of_the_published_code() -> None:
         RepeatPass(6, 26, 46, (*then, *range(118, 126), 1, 2, 3, *range(126, 146))),
         RepeatPass(6, 46, 47, (*then, *range(138, 146), 1, 2, 3, 146)),
     ]
-    paper = KVzip(
-        chunk=20,
-        repeat_prompt="say it",
-        continue_prompt="starting with",
-        continue_end="so :",
-        turn=False,
-        head=False,
-    ).inputs.repeat
-    assert paper is not None
-    assert [
-        (repeat_pass.head, repeat_pass.ids[: -(repeat_pass.stop - repeat_pass.start)])
-        for repeat_pass in passes(Words(), prompt, paper)
-    ] == [
-        (0, (3, 2)),
-        (0, (8, 4, *range(118, 126), 2, 1)),
-        (0, (8, 4, *range(138, 146), 2, 1)),
-    ]
+    words = {"repeat_prompt": "say it", "continue_prompt": "starting with", "continue_end": "so :"}
+    paper = KVzip(chunk=20, turn=False, head=False, **words).inputs.repeat
     short = KVzip(chunk=3, repeat_prompt="say it again").inputs.repeat
-    assert short is not None
-    begun = list(passes(Words(), Prompt(read[:12], (), "", prefix_tokens=4), short))
-    assert [repeat_pass.ids[: -(repeat_pass.stop - repeat_pass.start)] for repeat_pass in begun] == [
-        (3, 2, 5),
-        (*then, 104, 105, 106),
-        (*then, 107, 108, 109),
+    assert paper is not None and short is not None
+    apart = list(passes(Words(), prompt, paper))
+    assert [each.head for each in apart] == [0] * 3
+    assert list(map(before_chunk, apart)) == [
+        (3, 2),
+        (8, 4, *range(118, 126), 2, 1),
+        (8, 4, *range(138, 146), 2, 1),
     ]
+    begun = passes(Words(), Prompt(read[:12], (), "", prefix_tokens=4), short)
+    assert list(map(before_chunk, begun)) == [(3, 2, 5), (*then, 104, 105, 106), (*then, 107, 108, 109)]

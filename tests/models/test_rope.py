@@ -36,7 +36,6 @@ def engine(kind: str) -> Engine:
 
 
 def fresh_logits(kind: str, ids: torch.Tensor) -> torch.Tensor:
-    """Logits of the last token by a new model of transformers."""
     family, changes = KINDS[kind]
     with torch.inference_mode():
         return tiny(family, **changes)(ids[None], use_cache=False).logits[0, -1]

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import PredictedQueries
 from kvbench.eviction.scores.expected_attention import ExpectedAttention
-from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.rope import rotations
-from tests.models.families import FAMILIES, tiny
+from tests.models.families import FAMILIES, PROMPT, engine_of
 
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 FUTURE = PredictedQueries(skip=4, positions=30)
 ROTATED = [name for name in FAMILIES if name != "opt"]
 
@@ -41,8 +39,7 @@ def before_rotation(model: Any, block: int = 61) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("family", ROTATED)
 def test_rotations_are_undone(family: str) -> None:
-    model = tiny(family)
-    bridge.attach(model)
+    model = engine_of(family).model
     every, calls = rotations(model), before_rotation(model)
     rotating = [layer for layer, rotation in every.items() if rotation.dims != "none"]
     assert len(rotating) == len(calls)
@@ -54,11 +51,10 @@ def test_rotations_are_undone(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "glm4"])
 def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block: int) -> None:
     """Mean and covariance over all but the first tokens, turned by the average of the positions ahead."""
-    model = tiny(family)
-    bridge.attach(model)
-    every, calls = rotations(model), before_rotation(model)
+    engine = engine_of(family, block=block)
+    every, calls = rotations(engine.model), before_rotation(engine.model)
     score = ExpectedAttention(FUTURE.skip, FUTURE.positions)
-    for layer in Engine(model, prefill_chunk=block, max_length=512).prefill(PROMPT, (), [score]).cache.evictable:
+    for layer in engine.prefill(PROMPT, (), [score]).cache.evictable:
         plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
         assert rotation.dims != "none"
         turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]
@@ -69,8 +65,7 @@ def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block
 
 
 def test_positions_that_are_learned_cannot_be_undone() -> None:
-    model = tiny("opt")
-    bridge.attach(model)
+    model = engine_of("opt").model
     with pytest.raises(ValueError, match=r"rotates the queries of layer 0 in a way that kvbench cannot undo"):
         rotations(model)
 
@@ -78,12 +73,5 @@ def test_positions_that_are_learned_cannot_be_undone() -> None:
 def test_scaled_and_half_precision_rotations_are_undone() -> None:
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        model = tiny("llama", dtype, rope_parameters=yarn)
-        bridge.attach(model)
+        model = engine_of("llama", dtype, rope_parameters=yarn).model
         assert all(rotation.dims != "none" for rotation in rotations(model).values())
-
-
-def test_nothing_is_predicted_unless_asked() -> None:
-    model = tiny("llama")
-    bridge.attach(model)
-    assert not any(layer.future_queries for layer in Engine(model).prefill(PROMPT).cache.layers)

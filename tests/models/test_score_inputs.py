@@ -30,10 +30,9 @@ from kvbench.run.plan_memory import hidden_bytes, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.embedded import HIDDEN, LAYERS, QUERY_HEADS
 from tests.models.conftest import tiny_llama
-from tests.models.families import FAMILIES, tiny
+from tests.models.families import FAMILIES, PROMPT, engine_of, tiny
 from tests.run.test_prefill_job import cells, samples_of
 
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 PRE_NORM = ["llama", "qwen3", "phi3", "mistral window", "gemma2", "granite"]
 """Families whose attention reads `input_layernorm` of the residual stream, which transformers returns."""
 
@@ -152,7 +151,8 @@ def test_hidden_states_of_one_layer_are_held_at_a_time() -> None:
 def test_nothing_of_the_model_is_recorded_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "attention_calls", None)
     monkeypatch.setattr(bridge, "projection", None)
-    assert not any(layer.recordings or layer.projections for layer in read(tiny("llama"), [Attention()]))
+    layers = read(tiny("llama"), [Attention()])
+    assert not any(layer.recordings or layer.projections or layer.future_queries for layer in layers)
 
 
 def test_other_cells_have_the_same_rows_beside_a_score_that_reads_the_prompt_at_once() -> None:
@@ -180,11 +180,10 @@ def test_the_plan_counts_hidden_states() -> None:
     cell = CellBuilder().cell(tree)
     for score, held in ((Hidden(), 4096), (WholePrompt(), 5000)):
         (group,) = plan([replace(cell, score=score)], set()).groups
-        assert hidden_bytes(group) == (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
         sizes = (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
+        assert hidden_bytes(group) == sizes
         hidden, scored = (f"{size / 2**20:.1f} MiB" for size in sizes)
-        text = f"hidden states {hidden}, computed from them by scores at most {scored}"
-        assert text in str(memory_text(group))
+        assert f"hidden states {hidden}, computed from them by scores at most {scored}" in str(memory_text(group))
     (group,) = plan([cell], set()).groups
     assert hidden_bytes(group) is None and "hidden states" not in str(memory_text(group))
 
@@ -198,13 +197,11 @@ def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(ValueError, match=r"score hidden: read_hidden has shape \[13, 48\], expected "):
         read(tiny("llama"), [Flat()])
     with pytest.raises(
-        ValueError, match="score hidden reads the model with the prompt, once, so it cannot evict again later"
+        ValueError, match="score hidden reads the model with the prompt, once, so it cannot evict again"
     ):
         check_steps(Policy("plain"), Hidden())
-    model = tiny("llama")
-    bridge.attach(model)
     with pytest.raises(ValueError, match="has no query projection of width 7 in the attention of layer 0"):
-        bridge.projection(model, 0, 7, "query")
+        bridge.projection(engine_of("llama").model, 0, 7, "query")
 
 
 def test_scores_with_such_inputs_have_the_properties() -> None:

@@ -101,11 +101,6 @@ def test_shapes_that_cannot_be_are_refused(shape: Shape, message: str) -> None:
         model_info(ModelSpec("shape/x", shape=shape))
 
 
-def test_a_shape_has_no_path() -> None:
-    with pytest.raises(ValueError, match=r"model\.path=x: model=shape/x has its own"):
-        ModelSpec("shape/x", path="x", shape=Shape("llama", {}))
-
-
 def test_automatic_type_is_float32() -> None:
     shape = spec("tiny-llama").shape
     assert shape is not None

@@ -7,22 +7,18 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import CutCache, KVCache, LayerCache, compact
-from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from tests.models.families import tiny
+from tests.models.families import PROMPT, engine_of
 
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 SIZES = {"llama": [3, 1], "gemma2": [2]}
 """Layers of each stack; those of gemma2 have a local one between them."""
 
 
-def prefilled(monkeypatch: pytest.MonkeyPatch, family: str, sizes: Sequence[int], block: int = 13) -> KVCache:
+def prefilled(monkeypatch: pytest.MonkeyPatch, family: str, sizes: Sequence[int]) -> KVCache:
     first = {sum(sizes[:place]): size for place, size in enumerate(sizes)}
     monkeypatch.setattr(Engine, "_layers_together", lambda self, before, numbers: first.get(before, 1))
-    model = tiny(family)
-    bridge.attach(model)
-    return Engine(model, prefill_chunk=block, max_batch=3, max_length=512).prefill(PROMPT, {8, 40}).cache
+    return engine_of(family).prefill(PROMPT, {8, 40}).cache
 
 
 def parts(layer: LayerCache) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, quantization
-from tests.models.conftest import tiny_llama
+from tests.models.conftest import save, tiny_llama
 
 
 @pytest.mark.parametrize(
@@ -27,27 +27,22 @@ from tests.models.conftest import tiny_llama
 def test_a_checkpoint_names_how_its_weights_are_stored(
     tmp_path: Path, settings: dict[str, object] | None, name: str | None, part: str
 ) -> None:
-    folder = tmp_path / "model"
-    tiny_llama().save_pretrained(folder)
-    (folder / "tokenizer.json").write_text("{}")
-    config = json.loads((folder / "config.json").read_text())
-    (config.setdefault(part, {}) if part else config)["quantization_config"] = settings
-    (folder / "config.json").write_text(json.dumps(config))
-    assert quantization(ModelSpec("hf", str(folder))) == name
+    for file in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / file).write_text("never read")
+    config = {"quantization_config": settings}
+    (tmp_path / "config.json").write_text(json.dumps({part: config} if part else config))
+    assert quantization(ModelSpec("hf", str(tmp_path))) == name
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_weights_that_are_codes_without_their_meaning_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     """They would be cast and run, and answer nonsense."""
     model = tiny_llama()
-    model.save_pretrained(tmp_path)
-    golden = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
-    for source in golden.iterdir():
-        (tmp_path / source.name).write_bytes(source.read_bytes())
+    save(model, tmp_path)
     name = "model.layers.0.self_attn.q_proj.weight"
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     save_file(weights | {name: weights[name].to(dtype)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        ValueError, match=rf"1 weights are stored as codes, such as {name} as \w+, but config\.json has no"
+        ValueError, match=rf"1 weights are stored as codes, such as {name} as \w+, but config\.json has"
     ):
         model_info(ModelSpec("hf", str(tmp_path)))

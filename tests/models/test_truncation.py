@@ -22,30 +22,18 @@ RULER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
 
 @pytest.mark.parametrize(
-    ("truncation", "limit", "context"),
+    ("truncation", "limit", "context", "begin"),
     [
-        ("left", 5, "lmnop"),
-        ("right", 5, "abcde"),
-        ("middle", 8, "abcdop"),
-        ("middle", 9, "abcdop"),
-        ("left", 16, CONTEXT),
-        ("right", 16, CONTEXT),
-        ("middle", 18, CONTEXT),
-        ("refuse", 18, CONTEXT),
-        ("refuse", None, CONTEXT),
+        *(("left", 5, "lmnop", False), ("right", 5, "abcde", False)),
+        *(("middle", 8, "abcdop", False), ("middle", 9, "abcdop", False)),
+        *(("middle", 8, "abcop", True), ("middle", 18, "abcdefghjklmnop", True)),
+        *(("left", 16, CONTEXT, False), ("right", 16, CONTEXT, False), ("middle", 18, CONTEXT, False)),
+        *(("refuse", 18, CONTEXT, False), ("refuse", None, CONTEXT, False)),
     ],
 )
-def test_what_goes(truncation: Any, limit: int | None, context: str) -> None:
-    """One token a letter; `middle` and `refuse` count the question."""
-    assert truncate(of_bytes(), CONTEXT, QUESTION, truncation, limit) == (context, QUESTION)
-
-
-def test_the_middle_counts_special_tokens_and_drops_them() -> None:
-    assert truncate(of_bytes(begin=True), CONTEXT, QUESTION, "middle", 8) == ("abcop", QUESTION)
-    assert truncate(of_bytes(begin=True), CONTEXT, QUESTION, "middle", 18) == (
-        "abcdefghjklmnop",
-        QUESTION,
-    )
+def test_what_goes(truncation: Any, limit: int | None, context: str, begin: bool) -> None:
+    """One token a letter; `middle` and `refuse` count the question. The middle counts special tokens and drops them."""
+    assert truncate(of_bytes(begin), CONTEXT, QUESTION, truncation, limit) == (context, QUESTION)
 
 
 def test_refusing_names_the_way_out() -> None:
@@ -57,10 +45,7 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
     """Where the question is read with the context that is fine; where it is read after the cut it is an error."""
     text = truncate(of_bytes(), CONTEXT, "0123456789", "middle", 8)
     assert text == ("abcd6789", "")
-    sample, task = (
-        Sample(0, "any", CONTEXT, "0123456789", "", ("x",), 8),
-        TaskSettings(truncation="middle", max_prompt_tokens=8),
-    )
+    sample, task = Sample(0, "any", CONTEXT, "0123456789", "", ("x",), 8), _cut(8)
     assert len(build(of_bytes(), sample, task, 100).context) == 8
     for template, answer_prefix in ((None, ""), (None, " So"), (TURNS, "")):  # which would be read after the cut alone
         other = replace(sample, answer_prefix=answer_prefix)
@@ -69,12 +54,9 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
 
 
 def test_the_template_comes_after_the_cut() -> None:
-    sample, task = (
-        Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8),
-        TaskSettings(truncation="middle", max_prompt_tokens=8),
-    )
+    sample = Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8)
     tokenizer = of_bytes(begin=True, template="<s>" + TURNS)
-    prompt = build(tokenizer, sample, task, 100, evict_after="context")
+    prompt = build(tokenizer, sample, _cut(8), 100, evict_after="context")
     assert tokenizer.decode(prompt.context) == "<s><|user|>abcop"
     assert tokenizer.decode(prompt.question) == "?!<|bot|> So"
 

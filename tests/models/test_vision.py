@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText
 
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -13,20 +13,18 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from scripts.model_types.checks import PROMPT
 from scripts.model_types.tiny import VOCABULARY, config_of
+from tests.models.conftest import save
 from tests.models.masked import masked_forward
 
-TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 TYPES = ["qwen3_vl", "qwen2_5_vl", "qwen3_5", "gemma3", "mistral3", "llava"]
 
 
 @pytest.fixture
 def ids() -> torch.Tensor:
-    """A prompt and an answer."""
     return torch.randint(9, VOCABULARY, (PROMPT + 6,), generator=torch.Generator().manual_seed(3))
 
 
@@ -35,9 +33,7 @@ def test_a_vision_checkpoint_is_read_as_text(model_type: str, ids: torch.Tensor,
     """All weights are there; logits are transformers', and after an eviction those of a pass with its mask."""
     torch.manual_seed(7)
     model = AutoModelForImageTextToText.from_config(config_of(model_type), attn_implementation="eager").float().eval()
-    model.save_pretrained(tmp_path)
-    for file in TOKENIZER.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save(model, tmp_path)
     with torch.inference_mode():
         expected = model(input_ids=ids[None], use_cache=False).logits[0]
     engine = load(model_info(ModelSpec("hf", str(tmp_path), attention="eager"))).engine
@@ -57,17 +53,3 @@ def differing(engine: Engine, cache: object, ids: torch.Tensor, expected: torch.
     parts = (ids[PROMPT : PROMPT + 2], *ids[PROMPT + 2 :].split(1))
     logits = torch.stack([engine.read(batch, part.expand(engine.max_batch, -1))[0] for part in parts])
     return float((logits - expected[PROMPT + 1 :]).abs().max())
-
-
-def test_chunks_of_a_vision_checkpoint_are_refused(tmp_path: Path) -> None:
-    config_of("llama4").save_pretrained(tmp_path)
-    for file in TOKENIZER.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").write_text("never read")
-    with pytest.raises(ValueError, match="1 of 2 layers of llama4 are of the type chunked_attention"):
-        model_info(ModelSpec("hf", str(tmp_path)))
-
-
-def test_a_model_of_images_alone_is_refused() -> None:
-    with pytest.raises(ValueError, match="transformers has no causal language model of the type siglip"):
-        check_architecture(AutoConfig.for_model("siglip_vision_model"), "a test")

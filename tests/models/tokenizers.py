@@ -26,11 +26,7 @@ def of_bytes(begin: bool = False, end: bool = False, template: str | None = None
     built.decoder = decoders.ByteLevel()
     around = f"{'<s> ' if begin else ''}$A{' </s>' if end else ''}"
     built.post_processor = TemplateProcessing(single=around, special_tokens=[("<s>", 0), ("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=built, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
-    )
-    tokenizer.chat_template = template
-    return tokenizer
+    return _wrapped(built, template)
 
 
 @lru_cache(LAST)
@@ -58,8 +54,14 @@ def of_words(
     around = f"{'<s> ' if begin else ''}$A"
     start = built.token_to_id("<s>")
     built.post_processor = TemplateProcessing(single=around, special_tokens=[("<s>", start)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=built, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
+    return _wrapped(built, template)
+
+
+def _wrapped(built: Tokenizer, template: str | None) -> Any:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=built,
+        bos_token="<s>",
+        eos_token="</s>",
+        additional_special_tokens=SPECIAL[2:],
+        chat_template=template,
     )
-    tokenizer.chat_template = template
-    return tokenizer

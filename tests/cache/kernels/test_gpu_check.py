@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu_check import decoding
+from benchmarks.gpu_check.checks import Check
+from benchmarks.gpu_check.results import record
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, from_dense
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.ranking import Ranking
@@ -67,9 +70,6 @@ def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path
 
 
 def test_a_run_that_is_stopped_has_written_what_it_had(tmp_path: Path) -> None:
-    from benchmarks.gpu_check.checks import Check
-    from benchmarks.gpu_check.results import record
-
     path = tmp_path / "results.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for error in (0.5, 2.0):
@@ -85,8 +85,6 @@ def test_without_a_gpu_it_says_how_to_run() -> None:
 
 
 def test_a_number_that_is_none_is_wrong() -> None:
-    from benchmarks.gpu_check.checks import Check
-
     assert not Check("x", float("nan"), 1.0).passed and not Check("x", 2.0, 1.0).passed
     assert Check("x", 1.0, 1.0).passed and Check("x", skipped="no package").passed
 
@@ -99,8 +97,6 @@ NEAR, FAR = 1e-6, 1e-2
 @pytest.mark.parametrize("by_score", [False, True])
 def test_a_near_tie_is_told_from_a_fault(gap: float, explained: bool, by_score: bool) -> None:
     """Two neighbours in rank change places: one is evicted for the other, or they lie in each other's slots."""
-    from benchmarks.gpu_check import decoding
-
     policy = decoding.BY_SCORE if by_score else decoding.H2O
     scores = torch.tensor([[0.9, 0.5, 0.5 * (1 - gap), 0.1]], dtype=torch.float64)
     before = from_dense(0, 1, torch.zeros(1, 6, 2), torch.zeros(1, 6, 2))  # two newest pairs are protected
@@ -116,11 +112,11 @@ def test_a_near_tie_is_told_from_a_fault(gap: float, explained: bool, by_score: 
     assert not judged(1, 3, 4, 5) and not judged(0, 1, 4), "a fault: the best or a protected pair is gone"
 
 
-@pytest.mark.parametrize("gap", [NEAR, FAR])
-def test_near_ties_of_decoding_are_no_faults(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
+@pytest.mark.parametrize(("gap", "ties", "wrong"), [(NEAR, 1, 0), (FAR, 0, 1)])
+def test_near_ties_of_decoding_are_no_faults(
+    monkeypatch: pytest.MonkeyPatch, gap: float, ties: int, wrong: int
+) -> None:
     """Scores that rise on one side and fall on the other: by rounding of float32, and by more than that."""
-    from benchmarks.gpu_check import decoding
-
     ranked = IncrementalEviction.rank
 
     def planted(
@@ -131,26 +127,9 @@ def test_near_ties_of_decoding_are_no_faults(monkeypatch: pytest.MonkeyPatch, ga
         sign = -1 if window is not None and window.kernels == "triton" else 1
         return layer, ranking.mapped(lambda scores: (1 + sign * gap * rises).expand_as(scores))
 
-    monkeypatch.setattr(IncrementalEviction, "rank", planted)
     arrays = decoding._drawn(1, 18, 0, 16, torch.float32, torch.device("cpu"))
-    found = decoding.compared([(decoding.TOVA, decoding.Attention())], 18, arrays)
-    assert (found.ties, found.wrong) == ((1, 0) if gap == NEAR else (0, 1))
-
-
-def test_decoding_that_keeps_other_pairs_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A score of the kernels' side that is off by more than rounding shows as evictions that nothing explains."""
-    from benchmarks.gpu_check import decoding
-
     pairs = [(decoding.TOVA, decoding.Attention())]
-    arrays = decoding._drawn(1, 18, 6, 16, torch.float32, torch.device("cpu"))
     assert decoding.compared(pairs, 18, arrays).wrong == 0
-    ranked = decoding.Watched.rank
-
-    def reversed_(
-        self: decoding.Watched, layer: LayerCache, window: ObservationWindow | None
-    ) -> tuple[LayerCache, Ranking]:
-        layer, ranking = ranked(self, layer, window)
-        return layer, ranking.mapped(torch.neg) if window is not None and window.kernels == "triton" else ranking
-
-    monkeypatch.setattr(decoding.Watched, "rank", reversed_)
-    assert decoding.compared(pairs, 18, arrays).wrong > 0
+    monkeypatch.setattr(IncrementalEviction, "rank", planted)
+    found = decoding.compared(pairs, 18, arrays)
+    assert (found.ties, found.wrong) == (ties, wrong)

@@ -1,6 +1,7 @@
 """Models in GGUF files, directly and as the folder that a pull makes of them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,9 +36,8 @@ def test_a_gguf_file_and_the_folder_of_a_pull_are_one_model(file: Path, tmp_path
     for text in TEXTS:
         assert first.tokenizer(text).input_ids == second.tokenizer(text).input_ids
     chat = [{"role": "user", "content": "the 12"}]
-    assert first.tokenizer.apply_chat_template(chat, tokenize=False) == second.tokenizer.apply_chat_template(
-        chat, tokenize=False
-    )
+    rendered = [each.tokenizer.apply_chat_template(chat, tokenize=False) for each in (first, second)]
+    assert rendered[0] == rendered[1]
     assert has_chat_template(file) and has_chat_template(folder)
     assert quantization(direct) == quantization(made) == "Q4_1"
 
@@ -50,37 +50,32 @@ def test_a_moved_gguf_file_is_the_same_model(file: Path, tmp_path: Path) -> None
     assert ModelSpec("hf", str(moved)).sha256() != before
 
 
-def test_digits_stand_alone_and_merges_stay_within_parts(file: Path) -> None:
+def test_each_rule_splits_texts_and_adds_the_first_token_in_its_way(tmp_path: Path) -> None:
     """With `smollm`, `12` is two tokens, though the vocabulary has it as one; as GPT-2 splits, it is one."""
-    tokens = model_info(ModelSpec("hf", str(file))).tokenizer.tokenize("the 12")
-    assert tokens == ["t", "he", "Ġ", "1", "2"]
-    as_gpt2 = write_gguf(file.with_name("gpt2.gguf"), pre="gpt-2")
-    assert model_info(ModelSpec("hf", str(as_gpt2))).tokenizer.tokenize("the 12") == ["t", "he", "Ġ", "12"]
+    smollm, gpt2, llama = (
+        model_info(ModelSpec("hf", str(write_gguf(tmp_path / f"{pre}.gguf", pre)))).tokenizer
+        for pre in ("smollm", "gpt-2", "llama-bpe")
+    )
+    assert smollm.tokenize("the 12") == ["t", "he", "Ġ", "1", "2"]
+    assert gpt2.tokenize("the 12") == ["t", "he", "Ġ", "12"]
+    assert llama("the").input_ids[0] == 1 and llama("the", add_special_tokens=False).input_ids[0] != 1
 
 
-def test_a_rule_that_adds_the_first_token_does(file: Path) -> None:
-    llama = write_gguf(file.with_name("llama3.gguf"), pre="llama-bpe")
-    tokenizer = model_info(ModelSpec("hf", str(llama))).tokenizer
-    assert tokenizer("the").input_ids[0] == 1 and tokenizer("the", add_special_tokens=False).input_ids[0] != 1
-
-
-@pytest.mark.parametrize("pre", ["default", "tekken"])
-def test_a_rule_that_is_not_known_is_refused_by_its_name(tmp_path: Path, pre: str) -> None:
-    file = write_gguf(tmp_path / "odd.gguf", pre=pre)
-    with pytest.raises(ValueError, match=rf"tokenizer\.ggml\.pre is '{pre}'; allowed: gpt-2, llama-bpe"):
-        model_info(ModelSpec("hf", str(file)))
-
-
-def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tokenizer\.ggml\.model is 'llama'; allowed: 'gpt2'"):
-        model_info(ModelSpec("hf", str(write_gguf(tmp_path / "spm.gguf", kind="llama"))))
-
-
-def test_tensors_that_transformers_leaves_out_are_refused(tmp_path: Path) -> None:
-    """The scaled frequencies of Llama 3.1: without them the same file would give other answers."""
-    file = write_gguf(tmp_path / "scaled.gguf", extra={"rope_freqs.weight": np.ones(8, np.float32)})
-    with pytest.raises(ValueError, match=r"with rope_freqs\.weight, but transformers makes a model of"):
-        load(model_info(ModelSpec("hf", str(file))))
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ({"pre": "default"}, r"tokenizer\.ggml\.pre is 'default'; allowed: gpt-2, llama-bpe"),
+        ({"pre": "tekken"}, r"tokenizer\.ggml\.pre is 'tekken'; allowed: gpt-2, llama-bpe"),
+        ({"kind": "llama"}, r"tokenizer\.ggml\.model is 'llama'; allowed: 'gpt2'"),
+        (
+            {"extra": {"rope_freqs.weight": np.ones(8, np.float32)}},  # of Llama 3.1, which change its answers
+            r"with rope_freqs\.weight, but transformers makes a model of",
+        ),
+    ],
+)
+def test_what_would_be_read_otherwise_is_refused(tmp_path: Path, odd: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        load(model_info(ModelSpec("hf", str(write_gguf(tmp_path / "odd.gguf", **odd)))))
 
 
 def test_a_gguf_file_that_is_none_or_missing_is_missing_data(tmp_path: Path) -> None:

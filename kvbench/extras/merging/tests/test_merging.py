@@ -59,13 +59,11 @@ def test_many_keys_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("apply", MERGES, ids=lambda apply: apply.kind)
 def test_later_evictions_merge_too_and_remember_the_threshold(apply: Kind) -> None:
     """Two evictions from one layer of ragged heads; a score that reads no queries lets CaM read them."""
-    policy, score = Policy("p", window=4, steps=(apply,)), KeyNorm()
-    begun = Eviction(replace(policy, heads=FlatHeads()), score, TokenBudget(12))(random_cache(TOKENS, layers=1)).layers[
-        0
-    ]
-    plain = Eviction(replace(policy, heads=FlatHeads(), steps=()), score, TokenBudget(12))(
-        random_cache(TOKENS, layers=1)
-    ).layers[0]
+    policy, score, cache = Policy("p", window=4, steps=(apply,)), KeyNorm(), random_cache(TOKENS, layers=1)
+    merges = replace(policy, heads=FlatHeads())
+    (begun,), (plain,) = (
+        Eviction(each, score, TokenBudget(12))(cache).layers for each in (merges, replace(merges, steps=()))
+    )
     assert len(set(begun.lengths)) == 2 and torch.equal(begun.positions, plain.positions)
     new = random_layer(6, seed=3)
     results = []

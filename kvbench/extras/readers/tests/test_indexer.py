@@ -19,8 +19,19 @@ from kvbench.models.engine import Engine
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.rows import recorded
 from kvbench.support import paths
-from tests.models.test_indexers import IDS, INDEXED, TINY
 
+TINY = {
+    **{"vocab_size": 200, "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 32},
+    **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16},
+    **{"index_n_heads": 16, "index_head_dim": 16, "n_routed_experts": 4, "num_local_experts": 4},
+    **{"num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    **{"max_position_embeddings": 512, "initializer_range": 0.3, "pad_token_id": None, "bos_token_id": 1},
+    "eos_token_id": 2,
+}
+"""With so many heads of the indexer no two keys have the same number."""
+IDS = torch.arange(40)[None] * 7 % 200
+INDEXED = ["axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"]
 KINDS = [*INDEXED, "shared"]
 """Model types, and GLM-5 with a second layer that takes the choice of the first."""
 CHOSEN, PROMPT, NEW = 8, 40, 10
@@ -29,11 +40,12 @@ INDEX, LATENT = TINY["index_head_dim"], TINY["kv_lora_rank"] + TINY["qk_rope_hea
 
 @cache
 def tiny(kind: str, vocabulary: int = 200) -> Any:
-    """A random model with so many heads of its indexer that no two keys have the same number."""
     torch.manual_seed(0)
-    sizes = TINY | {"index_n_heads": 16, "index_topk": CHOSEN, "vocab_size": vocabulary}
+    sizes = TINY | {"index_topk": CHOSEN, "vocab_size": vocabulary}
     if kind == "shared":
         sizes |= {"indexer_types": ["full", "shared"]}
+    if kind == "deepseek_v4":
+        sizes |= {"num_key_value_heads": 1}
     config = AutoConfig.for_model("glm_moe_dsa" if kind == "shared" else kind, **sizes)
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
 
@@ -135,10 +147,10 @@ def test_eviction_masks_a_pair_out_of_indexer_and_attention(kind: str, question:
 @torch.inference_mode()
 def test_layers_that_share_a_choice_may_keep_different_pairs() -> None:
     """The second layer chooses among its own pairs, by the numbers of the first."""
-    engine, keys = engine_of("shared"), engine_of("shared").prefill(IDS[0]).cache.layers
-    assert torch.equal(keys[0].keys[:, :INDEX], keys[1].keys[:, :INDEX])
-    assert (keys[0].values[:, :INDEX] == 0).all()
+    engine = engine_of("shared")
     full = engine.prefill(IDS[0]).cache
+    first, second = full.layers
+    assert torch.equal(first.keys[:, :INDEX], second.keys[:, :INDEX]) and (first.values[:, :INDEX] == 0).all()
     few = torch.arange(PROMPT)[None] % 5 == 0
     smaller = compact(full, (torch.ones_like(few), few))
     assert continued(engine, [smaller], torch.tensor([3, 9, 27])).isfinite().all()
@@ -150,13 +162,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for kind in (*INDEXED, "deepseek_v4"):
         folder = tmp_path_factory.mktemp(kind)
-        config = AutoConfig.from_pretrained(paths.assets() / "reference")
-        if kind == "deepseek_v4":
-            sizes = TINY | {"num_key_value_heads": 1, "index_topk": CHOSEN, "vocab_size": config.vocab_size}
-            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
-        else:
-            model = tiny(kind, config.vocab_size)
-        model.save_pretrained(folder)
+        tiny(kind, AutoConfig.from_pretrained(paths.assets() / "reference").vocab_size).save_pretrained(folder)
         for file in (paths.assets() / "reference").glob("*token*"):
             shutil.copy(file, folder)
         found[kind] = folder
@@ -183,6 +189,12 @@ def test_a_run_makes_rows(kind: str, folders: dict[str, Path], tmp_path: Path) -
         assert abs(row["cache_bytes"] / bytes_of["full"] - (1 if row["policy"] == "full" else 0.5)) < 0.01
 
 
+@pytest.fixture
+def _weights_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvbench.run.local.load", None)
+
+
+@pytest.mark.usefixtures("_weights_are_not_loaded")
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -199,14 +211,8 @@ def test_a_run_makes_rows(kind: str, folders: dict[str, Path], tmp_path: Path) -
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(
-    words: list[str],
-    reason: str,
-    folders: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], reason: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("kvbench.run.local.load", None)  # weights are not loaded
     policy = [] if any(word.startswith("policy=") for word in words) else ["policy=snapkv"]
     capsys.readouterr()
     assert run("run", folders["deepseek_v32"], tmp_path, *policy, "budget=0.5", *words) == 2
@@ -214,25 +220,17 @@ def test_what_cannot_work_is_refused_in_one_line(
     assert reason in line and "indexed" in line
 
 
-def test_times_are_refused(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "reason"), [(["run", "task=efficiency"], "measures seconds"), (["probe", "oracle_recall"], "indexed")]
+)
+def test_times_and_probes_are_refused(
+    command: list[str], reason: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["model=indexed", f"model.path={folders['deepseek_v32']}", "policy=snapkv", "budget=0.5"]
-    assert main(["run", "task=efficiency", "task.context_length=320", *words, f"results.dir={tmp_path}"]) == 2
-    assert "measures seconds" in capsys.readouterr().err
+    assert main([*command, *words, "task.context_length=320", f"results.dir={tmp_path}"]) == 2
+    assert reason in capsys.readouterr().err
 
 
-def test_probes_are_refused(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "model=indexed",
-        f"model.path={folders['deepseek_v32']}",
-        "policy=snapkv",
-        "budget=0.5",
-        "task.context_length=320",
-    ]
-    assert main(["probe", "oracle_recall", *words, f"results.dir={tmp_path}"]) == 2
-    assert "model=indexed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["run", "plan"])
 @pytest.mark.parametrize(
     ("kind", "model", "reason"),
     [
@@ -242,18 +240,10 @@ def test_probes_are_refused(folders: dict[str, Path], tmp_path: Path, capsys: py
     ],
 )
 def test_plan_refuses_what_run_refuses(
-    command: str,
-    kind: str,
-    model: str,
-    reason: str,
-    folders: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, model: str, reason: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capsys.readouterr()
-    assert run(command, folders[kind], tmp_path, "policy=snapkv", "budget=0.5", model=model) == 2
-    assert reason in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_plan_counts_index_keys(folders: dict[str, Path], tmp_path: Path) -> None:
+    for command in ("run", "plan"):
+        capsys.readouterr()
+        assert run(command, folders[kind], tmp_path, "policy=snapkv", "budget=0.5", model=model) == 2
+        assert reason in capsys.readouterr().err.splitlines()[-1]
     assert run("plan", folders["glm_moe_dsa"], tmp_path, "policy=snapkv", "budget=0.5") == 0

@@ -131,13 +131,6 @@ def test_no_reader_of_as_many_pairs_reads_more_attention_than_the_oracle(name: s
     assert (of_oracle >= of_reader - 1e-12).all()
 
 
-@pytest.mark.parametrize("name", SPARSE)
-@pytest.mark.parametrize("budget", [1.0, 21, 10**9])
-def test_a_budget_of_all_pairs_reads_all(name: str, budget: float) -> None:
-    """The newest page is incomplete, so that its whole pages are fewer pairs."""
-    assert reader_of(name, budget=budget).read(*random_heads(1, 21), 20).all()
-
-
 def test_a_fraction_is_of_what_the_head_holds() -> None:
     reader = reader_of("oracle_topk", budget=0.25)
     for held, pairs in ((2, 1), (10, 3), (40, 10)):

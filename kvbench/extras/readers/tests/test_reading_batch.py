@@ -6,19 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kv_cache import KVCache, compact
+from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.config.entries import load_entry
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.readers.reader import Keys, Queries, Read, SparseReader
 from kvbench.extras.readers.reading_batch import ReadingBatch
-from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
-from tests.models.families import tiny
+from tests.models import families
+from tests.models.families import PROMPT
 
 TAIL = torch.tensor([[4, 9, 33, 7, 61], [90, 5, 5, 17, 3], [1, 2, 3, 4, 5]])
-PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 FAMILIES = ("llama", "gemma2", "gpt_oss")
 """Plain; soft caps and local layers; sinks and local layers."""
 SPARSE = ("quest", "double_sparsity", "block_topk", "oracle_topk")
@@ -33,11 +32,7 @@ class EveryThird(SparseReader):
         return chosen.expand(*queries.shape[:2], -1)
 
 
-@cache
-def engine_of(family: str, dtype: torch.dtype = torch.float32) -> Engine:
-    model = tiny(family, dtype)
-    bridge.attach(model)
-    return Engine(model, prefill_chunk=13, max_batch=3, max_length=512)
+engine_of = cache(families.engine_of)
 
 
 @cache
@@ -90,19 +85,12 @@ def test_pairs_that_are_not_read_have_no_influence(family: str) -> None:
     """As if the others had never been kept; of the tail, all tokens of which are in the part, nothing is left out."""
     engine = engine_of(family)
     (kept_cache,) = ragged(family, (0,))
-    smaller = kept_cache.with_evictable(
-        [
-            layer.select(
-                torch.stack(
-                    [
-                        torch.nn.functional.pad(torch.arange(length) % 3 == 2, (0, max(layer.lengths) - length))
-                        for length in layer.lengths
-                    ]
-                )
-            )
-            for layer in kept_cache.evictable
-        ]
-    )
+
+    def thirds(layer: LayerCache) -> LayerCache:
+        places = torch.arange(max(layer.lengths))
+        return layer.select((places % 3 == 2) & (places < torch.tensor(layer.lengths)[:, None]))
+
+    smaller = kept_cache.with_evictable([thirds(layer) for layer in kept_cache.evictable])
 
     class Thirds(EveryThird):
         def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:
@@ -138,13 +126,10 @@ def test_the_first_layers_of_quest_read_all() -> None:
     engine = engine_of("llama")
     caches = ragged("llama", (0,))
     whole = read(engine, RaggedBatch(caches, 3, 5))
-    differing = [
-        (read(engine, ReadingBatch(caches, 3, 5, reader_of("quest", budget=2, page=1, dense_layers=layers), 3)) - whole)
-        .abs()
-        .max()
-        .item()
-        for layers in (0, 3, 4)
-    ]
+    differing = []
+    for layers in (0, 3, 4):
+        reader = reader_of("quest", budget=2, page=1, dense_layers=layers)
+        differing.append((read(engine, ReadingBatch(caches, 3, 5, reader, 3)) - whole).abs().max().item())
     assert differing[0] != differing[1] and min(differing[:2]) > 1e-3 and differing[2] == 0
 
 
@@ -203,9 +188,9 @@ def test_an_answer_is_counted_without_those_that_are_longer() -> None:
     engine, reader = engine_of("llama"), reader_of("quest", budget=16, page=4)
     caches = ragged("llama", (0, 1, 2))
     prefilled = engine.prefill(PROMPT)
-    (free, *_) = engine.generate(prefilled, ReadingBatch(caches, 3, 12, reader), ())
-    assert len(free.ids) == 12
-    stop = {engine.generate(prefilled, ReadingBatch(caches, 3, 12, reader), ())[1].ids[2]}
+    free = engine.generate(prefilled, ReadingBatch(caches, 3, 12, reader), ())
+    assert len(free[0].ids) == 12
+    stop = {free[1].ids[2]}
     together = ReadingBatch(caches, 3, 12, reader)
     answers = engine.generate(prefilled, together, stop)
     assert len({len(answer.ids) for answer in answers}) > 1 and together.num_active < 3

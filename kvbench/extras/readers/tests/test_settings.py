@@ -86,9 +86,8 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
         file = tmp_path / f"score{sign}" / "newest.py"
         file.parent.mkdir()
         file.write_text(SCORE.format(sign=sign))
-        cells += cells_of(
-            "policy=h2o_obcache", f"score={file}", "schedule.prefill_block=64", f"reader={tmp_path}/newest.py"
-        )
+        blocks = ("policy=h2o_obcache", "schedule.prefill_block=64")
+        cells += cells_of(*blocks, f"score={file}", f"reader={tmp_path}/newest.py")
     assert cells[0].id != cells[1].id and cells[0].prefill_key != cells[1].prefill_key
 
 
@@ -97,10 +96,7 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
     [
         (("store=int4",), "store=int4 quantizes the pairs that are kept: use store=flat, or reader=dense"),
         (("policy=snapkv", "policy.apply=think"), "policy.apply=think removes channels of keys"),
-        (
-            ("policy=h2o_obcache", "schedule.decode_every=8"),
-            "schedule.decode_every=8 evicts from the answer too",
-        ),
+        (("policy=h2o_obcache", "schedule.decode_every=8"), "schedule.decode_every=8 evicts from the answer too"),
         (("task=efficiency",), "task efficiency measures seconds"),
     ],
 )
@@ -125,10 +121,3 @@ def test_a_reader_in_a_file_of_its_own(tmp_path: Path) -> None:
     edited.write_text(FILE.replace("-self.pairs :", "-2 * self.pairs :"))
     (other,) = cells_of("policy=full", f"reader={edited}", "reader.pairs=16")
     assert other.id != cell.id and other.policy_label == cell.policy_label
-
-
-def test_a_file_without_a_reader_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "nothing.py"
-    file.write_text("x = 1\n")
-    with pytest.raises(UserError, match=r"nothing\.py must define one reader, a dataclass that derives from kvbench\."):
-        cells_of(f"reader={file}")

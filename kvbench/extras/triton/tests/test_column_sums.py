@@ -8,12 +8,14 @@ import torch
 
 from kvbench.cache.kernels import column_sums as naive
 from kvbench.cache.kernels.column_sums import TERMS
+from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.extras.triton import column_sums as fast
 from kvbench.extras.triton.tests.loads import counted
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-4, torch.bfloat16: 3e-4}
 
 
-def layer(rows, tokens, heads=4, kv_heads=2, head_dim=24, dtype=torch.float32, peak=1.0, seed=0):
+def layer(rows, tokens, heads=4, kv_heads=2, head_dim=24, dtype=torch.float32, peak=1.0, seed=0, softcap=None):
     """A causal layer whose outputs and log-sum-exp belong to the newest rows; `peak` sharpens its attention."""
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(heads, rows, head_dim, generator=generator) * peak
@@ -22,22 +24,22 @@ def layer(rows, tokens, heads=4, kv_heads=2, head_dim=24, dtype=torch.float32, p
     group = heads // kv_heads
     scaling = head_dim**-0.5
     logits = queries.double() @ keys.double().repeat_interleave(group, 0).mT * scaling
+    if softcap is not None:
+        logits = (logits / softcap).tanh() * softcap
     hidden = torch.arange(tokens) > torch.arange(tokens - rows, tokens)[:, None]
     logits = logits.masked_fill(hidden, -torch.inf)
     outputs = logits.softmax(-1) @ values.double().repeat_interleave(group, 0)
     return queries, keys, values, outputs, logits.logsumexp(-1), scaling
 
 
-def truth(case, terms=TERMS):
+def truth(case, terms=TERMS, **options):
     *arrays, scaling = case
-    return naive.column_sums(*(array.double() for array in arrays), scaling, terms)
+    return naive.column_sums(*(array.double() for array in arrays), scaling, terms, **options)
 
 
-def kernel(case, terms=TERMS):
-    from kvbench.extras.triton import column_sums as fast
-
+def kernel(case, terms=TERMS, **options):
     queries, keys, values, outputs, lse, scaling = case
-    return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
+    return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms, **options)
 
 
 def worst(sums, expected):
@@ -46,25 +48,26 @@ def worst(sums, expected):
 
 
 SHAPES = {
-    "one_row": (1, 75, 24),
-    "few": (7, 75, 24),
-    "one_block": (16, 130, 64),
-    "ragged": (37, 100, 80),
-    "every_row": (70, 70, 24),
+    "one_row": (1, 75, 4, 24),
+    "few": (7, 75, 4, 24),
+    "one_block": (16, 130, 2, 64),
+    "ragged": (37, 70, 2, 80),
+    "every_row": (70, 70, 2, 24),
 }
+"""Rows, tokens, heads over two KV heads, head width."""
 OFTEN = {("one_row", torch.bfloat16), ("one_block", torch.float16)} | {(name, torch.float32) for name in SHAPES}
 """What is tried every time: every shape, and every dtype; the others are slow tests."""
 
 
 @pytest.mark.parametrize(
-    ("rows", "tokens", "head_dim", "dtype"),
+    ("rows", "tokens", "heads", "head_dim", "dtype"),
     [
         pytest.param(*shape, dtype, marks=() if (name, dtype) in OFTEN else pytest.mark.slow, id=f"{name}-{dtype}")
         for (name, shape), dtype in product(SHAPES.items(), TOLERANCE)
     ],
 )
-def test_equals_the_formulas(rows, tokens, head_dim, dtype):
-    case = layer(rows, tokens, head_dim=head_dim, dtype=dtype)
+def test_equals_the_formulas(rows, tokens, heads, head_dim, dtype):
+    case = layer(rows, tokens, heads, head_dim=head_dim, dtype=dtype)
     terms = TERMS if rows > 1 else tuple(term for term in TERMS if term != "attn_variance")
     errors = worst(kernel(case, terms), truth(case, terms))
     assert max(errors.values()) < TOLERANCE[dtype], errors
@@ -79,7 +82,7 @@ def test_saturated_attention_is_resolved():
 
 
 def test_asked_terms_alone_are_computed_the_same():
-    case = layer(5, 40)
+    case = layer(5, 40, heads=2, kv_heads=1)
     every = kernel(case)
     for term in TERMS:
         assert torch.equal(kernel(case, (term,))[term], every[term]), term
@@ -87,13 +90,13 @@ def test_asked_terms_alone_are_computed_the_same():
 
 @pytest.mark.parametrize("other", sorted(naive.WITH_OUTPUTS))
 def test_variance_beside_a_term_that_reads_outputs(other):
-    case = layer(37, 75)
+    case = layer(17, 70, heads=2, kv_heads=1)
     errors = worst(kernel(case, ("attn_variance", other)), truth(case, ("attn_variance", other)))
     assert errors.keys() == {"attn_variance", other} and max(errors.values()) < TOLERANCE[torch.float32], errors
 
 
 def test_columns_past_the_end_are_never_read():
-    queries, keys, values, outputs, lse, scaling = layer(6, 67)
+    queries, keys, values, outputs, lse, scaling = layer(6, 67, heads=2)
     room_keys, room_values = (torch.full((2, 90, 24), torch.nan) for _ in range(2))
     room_keys[:, :67], room_values[:, :67] = keys, values
     inside = (queries, room_keys[:, :67], room_values[:, :67], outputs, lse, scaling)
@@ -102,18 +105,21 @@ def test_columns_past_the_end_are_never_read():
         assert torch.equal(sums, plain[term]), term
 
 
-@pytest.mark.parametrize("block", [64, 128])
-@pytest.mark.parametrize(("rows", "heads", "peak"), [(16, 1, 1.0), (64, 4, 1.0), (16, 4, 6.0)])
+@pytest.mark.parametrize(
+    ("rows", "heads", "peak", "block"), [(16, 1, 1.0, 128), (64, 4, 1.0, 64), (16, 4, 6.0, 64), (16, 4, 6.0, 128)]
+)
 def test_keys_and_values_are_read_once(rows, heads, peak, block, monkeypatch):
     """Whatever the number of rows and of heads that share them; a weight above one half reads its value again."""
-    from kvbench.extras.triton import column_sums as fast
-
     tokens = 192
     case = queries, keys, values, _, lse, scaling = layer(rows, tokens, heads, 1, 64, torch.bfloat16, peak)
     weights = (queries.double() @ keys.double().mT * scaling - lse[..., None]).exp().tril(tokens - rows)
     near = int((weights > 0.5).sum())
     assert (near > 0) == (peak > 1)
-    sizes = {"_fastest": {}, "cache": {}, "early_config_prune": lambda every, *_, **__: _of_block(every, block)}
+
+    def of_block(every, *_, **__):
+        return [sizes for sizes in every if sizes.kwargs["BLOCK"] == block]
+
+    sizes = {"_fastest": {}, "cache": {}, "early_config_prune": of_block}
     for name, changed in sizes.items():
         monkeypatch.setattr(fast._column_sums, name, changed)
     with counted({"keys": keys, "values": values}) as read:
@@ -123,60 +129,34 @@ def test_keys_and_values_are_read_once(rows, heads, peak, block, monkeypatch):
         assert read["others"] == pytest.approx(3 * queries.nbytes * math.ceil(tokens / block), rel=0.1)
 
 
-def _of_block(every, block):
-    return [sizes for sizes in every if sizes.kwargs["BLOCK"] == block]
-
-
-def test_twice_is_bit_equal():
-    case = layer(17, 70)
-    first, second = kernel(case), kernel(case)
-    assert all(torch.equal(first[term], second[term]) for term in TERMS)
-
-
 def test_bad_input_is_refused():
-    from kvbench.extras.triton import column_sums as fast
-
     case = layer(1, 20)
     with pytest.raises(ValueError, match="attn_variance of 1 observed row"):
         kernel(case, ("attn_variance",))
     with pytest.raises(ValueError, match="choose some of attn, attn_max"):
         kernel(case, ("attention",))
-    queries, keys, values, outputs, lse, scaling = case
     with pytest.raises(ValueError, match=r"use model\.kernels=torch"):
-        fast.column_sums(queries.double(), keys, values, outputs, lse, scaling, ("attn",))
+        kernel((case[0].double(), *case[1:]), ("attn",))
+    with pytest.raises(ValueError, match="diagonal=False with obcache_key"):
+        kernel(case, ("obcache_key",), diagonal=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_soft_cap_is_honoured(dtype):
-    *arrays, scaling = layer(9, 70, dtype=dtype, peak=3.0)
-    queries, keys, values = arrays[:3]
-    cap = 4.0
-    logits = queries.double() @ keys.double().repeat_interleave(2, 0).mT * scaling
-    logits = ((logits / cap).tanh() * cap).masked_fill(torch.arange(70) > torch.arange(61, 70)[:, None], -torch.inf)
-    outputs = logits.softmax(-1) @ values.double().repeat_interleave(2, 0)
-    inputs = (queries, keys, values, outputs, logits.logsumexp(-1))
-    expected = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS, softcap=cap)
-    plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
-    from kvbench.extras.triton import column_sums as fast
-
-    sums = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
-    errors = worst(sums, expected)
+    case = layer(9, 70, dtype=dtype, peak=3.0, softcap=4.0)
+    expected = truth(case, softcap=4.0)
+    errors = worst(kernel(case, softcap=4.0), expected)
     assert max(errors.values()) < TOLERANCE[dtype], errors
-    assert all(worst(plain, expected)[term] > 0.1 for term in ("attn", "obcache_key", "obcache_joint"))
+    assert all(worst(truth(case), expected)[term] > 0.1 for term in ("attn", "obcache_key", "obcache_joint"))
 
 
 def test_a_row_need_not_count_itself():
     terms = ("attn", "attn_max", "attn_squares", "attn_variance")
-    *arrays, scaling = layer(19, 60)
-    expected = naive.column_sums(*(part.double() for part in arrays), scaling, terms, diagonal=False)
+    case = layer(19, 60)
+    expected = truth(case, terms, diagonal=False)
     assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
-    from kvbench.extras.triton import column_sums as fast
-
-    sums = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
-    errors = worst(sums, expected)
+    errors = worst(kernel(case, terms, diagonal=False), expected)
     assert max(errors.values()) < 2e-5, errors
-    with pytest.raises(ValueError, match="diagonal=False with obcache_key"):
-        fast.column_sums(*arrays, scaling, ("obcache_key",), diagonal=False)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +166,6 @@ def test_a_row_need_not_count_itself():
 )
 def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
-    from kvbench.cache.kernels.ragged_decode import Segments
-    from kvbench.extras.triton import column_sums as fast
-
     lengths, terms = (75, 3, 40), tuple(term for term in TERMS if term != "attn_variance")
     cases = [layer(1, tokens, 2, 1, dtype=dtype, peak=3.0, seed=tokens) for tokens in lengths]
     starts = torch.tensor([2, 79, 84])
@@ -197,8 +174,7 @@ def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
         keys[start : start + length], values[start : start + length] = k[0], v[0]
     queries, outputs, lse = (torch.cat([case[at] for case in cases]) for at in (0, 3, 4))
     segments = Segments(starts, torch.tensor(lengths, dtype=torch.int32), 77)
-    arrays = queries, keys, values, outputs.float(), lse.float()
-    sums = fast.column_sums(*arrays, cases[0][-1], terms, segments=segments)
+    sums = kernel((queries, keys, values, outputs, lse, cases[0][-1]), terms, segments=segments)
     for number, (case, length) in enumerate(zip(cases, lengths, strict=True)):
         alone = kernel(case, terms)
         for term in terms:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from kvbench.cache.kernels import ragged_decode as naive
+from kvbench.extras.triton import ragged_decode as fast
+from kvbench.extras.triton.ragged_decode import ragged_decode as kernel
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
-LENGTHS = (0, 1, 37, 512, 513, 700)
+LENGTHS = (0, 1, 37, 512, 550)
 
 
 def segments(lengths=LENGTHS, rows=3, head_dim=40, dtype=torch.float32, seed=0):
@@ -26,10 +28,8 @@ def segments(lengths=LENGTHS, rows=3, head_dim=40, dtype=torch.float32, seed=0):
     return queries, keys, values, torch.tensor(starts), torch.tensor(lengths)
 
 
-def kernel(*case, **options):
-    from kvbench.extras.triton import ragged_decode as fast
-
-    return fast.ragged_decode(*case, **options)
+def truth(case, scaling, **options):
+    return naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], scaling, **options)
 
 
 ROWS = {"one_row": 1, "group": 5, "question": 19}
@@ -46,7 +46,7 @@ OFTEN = {(1, torch.float32), (5, torch.float16), (5, torch.bfloat16), (19, torch
 )
 def test_equals_one_after_the_other(dtype, rows):
     case = segments(rows=rows, dtype=dtype)
-    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
+    expected, expected_lse = truth(case, 0.2)
     outputs, lse = kernel(*case, 0.2)
     assert (outputs - expected).abs().max() < TOLERANCE[dtype]
     assert lse[0].eq(-torch.inf).all() and outputs[0].eq(0).all()
@@ -56,23 +56,22 @@ def test_equals_one_after_the_other(dtype, rows):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_fine_outputs_are_as_precise_as_float32(dtype):
     case = segments(rows=2, dtype=dtype)
-    expected, _ = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
+    expected, _ = truth(case, 0.2)
     outputs, _ = kernel(*case, 0.2, fine=True)
     assert (outputs - expected).abs().max() < 2e-5
 
 
-def test_more_splits_than_are_merged_at_a_time():
-    from kvbench.extras.triton.ragged_decode import MERGED, SPLIT
-
-    case = segments(lengths=(MERGED * SPLIT + 100, 0, 3 * SPLIT), rows=2, head_dim=16)
-    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.9)
+def test_more_splits_than_are_merged_at_a_time(monkeypatch):
+    monkeypatch.setattr(fast, "MERGED", 4)
+    case = segments(lengths=(4 * fast.SPLIT + 100, 0, 3 * fast.SPLIT), rows=2, head_dim=16)
+    expected, expected_lse = truth(case, 0.9)
     outputs, lse = kernel(*case, 0.9)
     assert (outputs - expected).abs().max() < 2e-6 and (lse - expected_lse)[::2].abs().max() < 1e-5
 
 
 def test_a_soft_cap_is_honoured():
     case = segments(lengths=(70, 130))
-    expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 1.0, softcap=5.0)
+    expected, expected_lse = truth(case, 1.0, softcap=5.0)
     outputs, lse = kernel(*case, 1.0, softcap=5.0)
     assert (outputs - expected).abs().max() < 5e-6 and (lse - expected_lse).abs().max() < 1e-5
 

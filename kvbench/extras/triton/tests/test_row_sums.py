@@ -10,7 +10,7 @@ from kvbench.extras.triton import row_sums as fast
 SCALING, HEAD_DIM = 0.4, 24
 
 
-@pytest.mark.parametrize(("group", "softcap"), [(1, None), (1, 5.0), (3, 5.0)])
+@pytest.mark.parametrize(("group", "softcap"), [(1, None), (3, 5.0)])
 def test_segments_of_every_sum(group: int, softcap: float | None) -> None:
     """Some hold one pair, which then has all the weight; a head counts on what is there where it adds up."""
     merges = [merge for merge in MERGES if (merge == "none") == (group == 1)]

@@ -10,37 +10,30 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models.decode.batch import RaggedBatch
 from tests.allocations import stored_bytes
-from tests.arrays import random_cache
+from tests.arrays import random_layer
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24
 
 
-def caches(local: bool = False) -> list[KVCache]:
+def caches(local: bool = False, dtype: torch.dtype = torch.float32) -> list[KVCache]:
     """Two cells of one prompt with ragged heads, one of them empty."""
-    full, cut = random_cache(61, layers=1, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), []
+    layer, cut = random_layer(61, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), []
+    layer = replace(layer, keys=layer.keys.to(dtype), values=layer.values.to(dtype))
     if local:
-        return [replace(full, layers=(replace(full.layers[0], sliding_window=70),))] * 2
+        return [KVCache((replace(layer, sliding_window=70),), 61)] * 2
     for counts in ((13, 40), (0, 29)):
         kept = torch.zeros(KV_HEADS, 61, dtype=torch.bool)
         for head, count in enumerate(counts):
             kept[head, torch.randperm(61, generator=torch.Generator().manual_seed(count))[:count]] = True
-        cut.append(full.with_evictable([full.layers[0].select(kept)]))
+        cut.append(KVCache((layer.select(kept),), 61))
     return cut
 
 
 def outputs(
-    kernels: Any, rule: AttentionParams, dtype: torch.dtype = torch.float32, **options: Any
+    kernels: Any, rule: AttentionParams, dtype: torch.dtype = torch.float32, local: bool = False
 ) -> list[torch.Tensor]:
-    held = [
-        replace(
-            cache,
-            layers=tuple(
-                replace(part, keys=part.keys.to(dtype), values=part.values.to(dtype)) for part in cache.layers
-            ),
-        )
-        for cache in caches(**options)
-    ]
-    tile, generator, attended = RaggedBatch(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
+    tile = RaggedBatch(caches(local, dtype), 3, 8, kernels)
+    generator, attended = torch.Generator().manual_seed(4), []
     for new in (5, 1):
         queries = torch.randn(3, HEADS, new, HEAD_DIM, generator=generator).to(dtype)
         keys, values = torch.randn(2, 3, KV_HEADS, new, HEAD_DIM, generator=generator).to(dtype)
@@ -64,9 +57,8 @@ def test_a_question_and_a_token_are_read_the_same(rule: AttentionParams) -> None
 
 
 def test_half_precision_stays_what_it_was() -> None:
-    for output, expected in zip(
-        *(outputs(kernels, RULES["plain"], torch.bfloat16) for kernels in ("triton", "torch")), strict=True
-    ):
+    both = (outputs(kernels, RULES["plain"], torch.bfloat16) for kernels in ("triton", "torch"))
+    for output, expected in zip(*both, strict=True):
         assert output.dtype == torch.bfloat16 and (output - expected).abs().max() < 0.06
 
 
