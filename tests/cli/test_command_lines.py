@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.command_lines import Line, failure, failures, generated, place
+from benchmarks.command_lines import Line, failure, failures, place
 from kvbench.cli.main import commands
 
 
@@ -12,11 +12,6 @@ from kvbench.cli.main import commands
 def test_generated_lines_end_well(lines_a_command: int) -> None:
     """No traceback, no hang, and none that is accepted though wrong."""
     assert failures(lines_a_command * len(commands()), seed=25) == []
-
-
-def test_lines_are_those_of_the_seed() -> None:
-    lines = [[line for line, _ in zip(generated(seed), range(99), strict=False)] for seed in (3, 3, 4)]
-    assert lines[0] == lines[1] != lines[2] and {line.words[0] for line in lines[0]} == {*commands()}
 
 
 @pytest.mark.parametrize(

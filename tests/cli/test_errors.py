@@ -168,6 +168,28 @@ USAGE: dict[str, tuple[str, ...]] = {
     "recommend task=ruler/vt memory=2": ("memory=2", "such as memory=2GiB"),
     "recommend task=ruler/vt loss=all": ("loss=all", "such as loss=2"),
     # what does not go together
+    "run reference=half": ("allowed: 'full' or 'none'",),
+    "run reference=full,none": ("a sweep has one reference",),
+    "run launcher=none,local": ("a sweep has one launcher",),
+    "run launcher.shards=3": ("launcher.shards",),
+    "run results.kept=everything": ("results.kept=everything: allowed: 'none', 'lengths' or 'positions'",),
+    "run results.kept=none,lengths": ("results.kept lists 2 values: none, lengths; a sweep has one",),
+    "plan data.verify={}": ("data.verify=",),
+    "plan data.verify=true,false": ("lists 2 values",),
+    "run policy.recent={part:2}": ("or a part such as {part:0.05,of:budget}",),
+    "run schedule.decode_every=0": (
+        "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
+    ),
+    "run schedule.prefill_block=-8": ("schedule.prefill_block=-8: allowed: a number of tokens",),
+    "run schedule.answer_budget=8": ("schedule.answer_budget=8, but the answer is not evicted from: add",),
+    "run schedule.decode_every=1 schedule.answer_budget=8": ("cannot hold the 32 newest tokens that snapkv",),
+    "run schedule.decode_counts=all": (
+        "schedule.decode_counts=all, but decode_every=null and evict_after=prompt: the prompt counts",
+    ),
+    "run schedule.decode_every=1 policy.state=none": ("policy.state=none, but score attn reads observed queries",),
+    "run schedule.prefill_block=64 policy.heads=flat policy.group=layer_mean": ("is a mean over heads",),
+    "run schedule.prefill_block=64 score=kvzip": ("score kvzip repeats what was read, once",),
+    "run schedule.prefill_block=64 score=expected_attention": ("reads the queries of the whole prompt, once",),
     "run score=key_norm,recency policy=plain score.seed=7": ("unknown setting score.seed: key_norm, recency has none",),
     "run policy=streaming_llm score=random score.seed=7": (
         "unknown setting score.seed: streaming_llm takes no score: it has its own",

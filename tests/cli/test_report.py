@@ -98,14 +98,12 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("table", "polcy=h2o_obcache"), "rows have no column 'polcy'"),
         (("table", "h2o_obcache"), "cannot read h2o_obcache: settings are key=value"),
         (
             ("rows", "policy=h2o_obcache", "policy=tova_obcache"),
             "policy is named twice; list its values: policy=h2o_obcache,tova_obcache",
         ),
         (("rows", "policy="), "policy= has no value"),
-        (("tables",), "unknown report tables: did you mean table?"),
     ],
 )
 def test_wrong_words_are_usage(kvbench: Command, folder: Path, words: tuple[str, ...], message: str) -> None:

@@ -65,20 +65,6 @@ def test_a_description_names_every_field_that_numbers_depend_on() -> None:
         assert missing == beside.get(name, set()), name
 
 
-def test_a_changed_field_renames_its_cell() -> None:
-    cell = cells("0.3")[1]
-    for changes in (
-        {"budget_span": "context"},
-        {"window_skips": "template"},
-    ):
-        changed = replace(cell, policy=replace(cell.policy, **changes))
-        assert changed.description["policy"] == cell.description["policy"] | changes
-        assert changed.id != cell.id
-    caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
-    assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id
-    assert caote.description["score"]["merge"] == "attention"
-
-
 def test_steps_are_named_beside_the_fields_of_a_policy() -> None:
     cell = cells("0.3")[1]
     assert not {"steps", "page", "share", "apply"} & cell.description["policy"].keys()
