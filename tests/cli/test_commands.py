@@ -1,7 +1,5 @@
 """The commands around a run: plan, list, report, doctor, help, and the settings of a cell."""
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -121,21 +119,6 @@ def test_list_names_what_can_be_asked_for(kvbench: Command, what: str, group: st
     if what in ("policies", "scores"):
         long = kvbench("list", what, "--long")
         assert long.code == 0 and long.out.count("Verified:") == len(options(group))
-
-
-def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.1,0.3")
-    rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]
-    assert len(rows) == 9 and list(rows[0]) == ["schema", *COLUMNS, "checksum"]
-    table = csv.DictReader(io.StringIO(kvbench("report", "table", "--results", "out", "--format", "csv").out))
-    names = "model,task,context_length,policy,score,budget,n,mean,low,high,kept_fraction,cache_bytes"
-    assert (table.fieldnames or ())[:12] == names.split(",")
-    assert {(line["policy"], line["budget"], line["n"]) for line in table} == {
-        ("full", "1.0", "3"),
-        ("h2o_obcache", "0.1", "3"),
-        ("h2o_obcache", "0.3", "3"),
-    }
-    assert "| policy" in kvbench("report", "table", "--results", "out", "--format", "markdown").out
 
 
 @pytest.mark.parametrize("protocol", ["common", "paper"])

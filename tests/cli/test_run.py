@@ -45,20 +45,6 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
     assert Path("out/environments", f"{rows[0].environment}.json").is_file()
 
 
-@pytest.mark.slow
-def test_rows_do_not_depend_on_what_else_runs(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    """Alone, together, in another order, with another number of samples: the same bits."""
-    kvbench("run", *tiny, *LISTS)
-    together = outcomes(Path("out"))
-    for folder, *changes in (
-        ("alone", "policy=snapkv", "score=obcache_joint", "budget=0.1"),
-        ("turned", "policy=snapkv,h2o_obcache", "score=obcache_joint", "budget=0.3,0.1"),
-        ("fewer", "policy=h2o_obcache", "score=attn", "budget=0.3", "task.samples=2"),
-    ):
-        assert kvbench("run", *tiny, *changes, f"results.dir={folder}").code == 0
-        assert {key: together[key] for key in outcomes(Path(folder))} == outcomes(Path(folder))
-
-
 def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,19 +100,6 @@ def test_two_tasks_and_two_models_are_one_sweep(
     rows = rows_of(Path("out"))
     assert len({(row.model, row.task, row.policy) for row in rows}) == len(rows) == 8
     assert "8 rows from 4 prefills" in finished.err
-
-
-def test_a_stop_token_ends_an_answer_and_stays_out_of_it(
-    kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, stopping_model: Path
-) -> None:
-    """The stopping model is the tiny one, told to stop at the token with which it begins its first answer."""
-    kvbench("run", *tiny, "policy=full")
-    free = rows_of(Path("out"))[0]
-    kvbench("run", *tiny, "policy=full", f"model.path={stopping_model}", "results.dir=stopped")
-    stopped = rows_of(Path("stopped"))[0]
-    assert (free.new_tokens, stopped.new_tokens) == (4, 1)
-    assert free.prediction and stopped.prediction == ""
-    assert free.output_sha256 != stopped.output_sha256
 
 
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
