@@ -19,7 +19,8 @@ from tests.cli.conftest import Command, rows_of
 def test_help_wins_over_other_flags_and_words(kvbench: Command, tmp_path: Path) -> None:
     for words in (["--shard", "1/8"], ["--cfg", "job"], ["policy=snapvk"], ["--nothing"]):
         assert kvbench("run", *words, "--help").out == kvbench("run", "--help").out
-    assert kvbench("compare", "a", "--nothing", "-h").out == kvbench("help", "compare").out
+    assert kvbench("compare", "a", "--nothing", "-h").out == kvbench("help", "compare").out == kvbench("compare").out
+    assert kvbench("compare").code == 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -80,20 +80,6 @@ def test_two_folders_with_and_without_selections(kvbench, results: Path, tmp_pat
     assert crossed.code == 0 and crossed.out == "" and "-66.7" in Path("said.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["policy=snapkv"], "compare takes two folders"),
-        ([], ""),
-        (["policy=snapkv", "policy=snapkv"], "a row cannot be compared with itself"),
-        (["policy=snapkv", "policy=h2o_obcache,policy=x"], "names 'policy' twice"),
-    ],
-)
-def test_bad_words_are_one_clear_line(kvbench, results: Path, words: list[str], message: str) -> None:
-    done = kvbench("compare", *(["--results", str(results)] if words else []), *words)
-    assert done.code == 2 and message in done.err and len(done.err.splitlines()) <= 1
-
-
 def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
     failed = [replace(row, value=None, error="x") for row in rows("h2o_obcache", 0)]
     both = folder(tmp_path / "both", rows("snapkv", 9), failed)
@@ -148,19 +134,3 @@ def test_the_summary_of_a_github_step_grows(kvbench, results: Path, tmp_path: Pa
     folders = "--baseline", str(results), "--current", str(same)
     kvbench("gate", *folders, "policy=snapkv,budget=0.1", "--summary", str(summary), "--min-effect", "40,40")
     assert summary.read_text().startswith("before\n## gate passed")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["kept=perhaps"], "allowed: kept=fail, kept=note"),
-        (["policy=snapkv", "policy=h2o_obcache"], "gate takes one selection"),
-        (["by=polcy"], "cells have no column 'polcy'"),
-        (["--min-effect", "5"], "--min-effect 5: allowed: points of all"),
-        (["--alarm", "0,nan"], "--alarm 0,nan: allowed: points of all"),
-    ],
-)
-def test_bad_words_of_the_gate(kvbench, results: Path, words: list[str], message: str) -> None:
-    folder(results.parent / "two", rows("snapkv", 25))
-    done = kvbench("gate", "--baseline", "one", "--current", "two", *words)
-    assert done.code == 2 and message in done.err, done.err

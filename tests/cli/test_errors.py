@@ -14,6 +14,7 @@ from kvbench.cli.main import commands
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import folder, rows
 
+PG19 = "run task=pg19 data.root=data policy=h2o_obcache budget=20"
 USAGE: dict[str, tuple[str, ...]] = {
     # names
     "rnu": ("unknown command rnu", "did you mean run?", "allowed: run, "),
@@ -239,6 +240,33 @@ USAGE: dict[str, tuple[str, ...]] = {
     "run model=hf": ("model.path has no default: add model.path=FOLDER_OR_HUB_ID to the command",),
     "plan policy=duo_attention budget=0.5": ("score.path has no default", "kvbench heads"),
     "heads --output x.json policy=h2o_obcache": ("heads takes no policy", "leave it out"),
+    # rows of a report
+    "report table --results one h2o_obcache": ("cannot read h2o_obcache: settings are key=value",),
+    "report rows --results one policy=": ("policy= has no value",),
+    "report rows --results one policy=h2o_obcache policy=snapkv": (
+        "policy is named twice; list its values: policy=h2o_obcache,snapkv",
+    ),
+    "compare --results one policy=snapkv": ("compare takes two folders",),
+    "compare --results one policy=snapkv policy=snapkv": ("a row cannot be compared with itself",),
+    "compare --results one policy=snapkv policy=h2o_obcache,policy=x": ("names 'policy' twice",),
+    "gate --baseline one --current two policy=snapkv policy=h2o_obcache": ("gate takes one selection",),
+    "gate --baseline one --current two by=polcy": ("cells have no column 'polcy'",),
+    "gate --baseline one --current two kept=perhaps": ("allowed: kept=fail, kept=note",),
+    "gate --baseline one --current two --min-effect 5": ("--min-effect 5: allowed: points of all",),
+    "gate --baseline one --current two --alarm 0,nan": ("--alarm 0,nan: allowed: points of all",),
+    # texts that are scored
+    f"{PG19} task.samples=4": ("pg19 has 1 samples, none is 1",),
+    f"{PG19} task.context_length=0": ("allowed: 1 or more, the tokens that are scored",),
+    f"{PG19} task.context_length=9999": ("at most 1024 tokens",),
+    f"{PG19} task.chat=true": ("task.chat=false",),
+    f"{PG19} task.min_new_tokens=1": ("task.min_new_tokens=0",),
+    f"{PG19} task.evict=before policy.recent=20": ("use budget >= 21",),
+    f"{PG19} policy.heads=flat": ("but task pg19 is a text that is scored meanwhile",),
+    f"{PG19} policy=kvzip": ("it cannot evict again",),
+    f"{PG19} schedule.decode_every=null": ("task pg19 evicts while it reads, but schedule.decode_every=null",),
+    f"{PG19} schedule.answer_budget=8": ("is the budget of an answer, but task pg19 has no answer",),
+    f"{PG19} schedule.prefill_block=8": ("schedule.prefill_block=null",),
+    f"{PG19} schedule.evict_after=context": ("schedule.evict_after=prompt",),
     # folders
     "compare one": ("DIR_A DIR_B", "got one"),
     "gate --baseline one --current one": ("the same folder, 'one'", "name two"),
@@ -301,8 +329,10 @@ CODES = dict.fromkeys(USAGE, 2) | dict.fromkeys(MISSING, 3) | dict.fromkeys(NO_R
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two results folders, an empty one and a file that is no table."""
+    """Two results folders, an empty one, a file that is no table and a book."""
     path = tmp_path_factory.mktemp("errors")
+    (path / "data" / "pg19").mkdir(parents=True)
+    (path / "data" / "pg19" / "book.txt").write_text("It was late. Nobody came. " * 99)
     for name, right in (("one", 25), ("two", 20)):
         folder(path / name, rows("snapkv", right), rows("h2o_obcache", 10))
     (path / "empty").mkdir()

@@ -228,32 +228,6 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
     assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o_obcache recent=4", None)}
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (("task.samples=4",), "pg19 has 3 samples, none is 3"),
-        (("task.context_length=0",), "allowed: 1 or more, the tokens that are scored"),
-        (("task.context_length=513",), "at most 512 tokens"),
-        (("task.chat=true",), "task.chat=false"),
-        (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
-        (("schedule.decode_every=null",), "task pg19 evicts while it reads, but schedule.decode_every=null"),
-        (("schedule.answer_budget=8",), "is the budget of an answer, but task pg19 has no answer"),
-        (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
-        (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
-        (("policy.heads=flat",), "but task pg19 is a text that is scored meanwhile"),
-        (("task.evict=before", "policy.recent=20"), "use budget >= 21"),
-        (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot evict again"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_what_cannot_be_is_refused(
-    kvbench: Command, pg19: tuple[str, ...], settings: tuple[str, ...], reason: str
-) -> None:
-    policy = () if settings[0].startswith("policy=") else ("policy=h2o_obcache",)
-    finished = kvbench("run", *pg19, *policy, "budget=20", *settings)
-    assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
-
-
 def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """exp of the mean over all tokens: 68 of them, 26 of the first book, 16 of the last."""
     assert kvbench("run", *pg19, "policy=full,streaming_llm", "budget=5,10").code == 0

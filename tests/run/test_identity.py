@@ -17,7 +17,6 @@ from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.packed import Packed
 from kvbench.run.cell import Cell, describe, describe_model, describe_task
-from kvbench.run.plan import plan
 from tests.run.test_prefill_job import cells
 
 
@@ -87,10 +86,3 @@ def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() ->
     whole, real = (replace(cell, policy=replace(cell.policy, heads=MixHeads(alpha=alpha))) for alpha in (1, 1.0))
     assert whole.policy == real.policy and whole.id != real.id
     assert (whole.id, real.id) == (written_out(whole), written_out(real))
-
-
-def test_cells_share_a_prefill_unless_their_blocks_are_cut() -> None:
-    (full, small, large), blocks = cells("0.3", "0.6"), Schedule("context", prefill_block=16)
-    assert [len(group.cells) for group in plan([full, small, large], set()).groups] == [3]
-    cut = [replace(small, schedule=blocks), replace(large, schedule=blocks)]
-    assert [len(group.cells) for group in plan([full, *cut], set()).groups] == [1, 1, 1]
