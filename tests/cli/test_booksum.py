@@ -58,10 +58,7 @@ def test_a_chapter_is_read_in_blocks(kvbench: Command, shared_settings: tuple[st
 
 @pytest.mark.parametrize("every", ["1", "null"])
 def test_a_summary_is_read_after_its_chapter(
-    kvbench: Command,
-    shared_settings: tuple[str, ...],
-    bytes_model: Path,
-    every: str,
+    kvbench: Command, shared_settings: tuple[str, ...], bytes_model: Path, every: str
 ) -> None:
     """The chapter in blocks but for its last token, which is fed as those of the summary are."""
     given = ("task=booksum/summary", "task.given=20", "task.samples=2", f"schedule.decode_every={every}")

@@ -29,16 +29,8 @@ def pg19(bytes_model: Path, tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "data" / "pg19").mkdir(parents=True)
     for name, text in BOOKS.items():
         (tmp_path / "data" / "pg19" / name).write_bytes(text.encode())
-    return (
-        "task=pg19",
-        "model=hf",
-        f"model.path={bytes_model}",
-        "model.dtype=float32",
-        "task.samples=3",
-        "task.context_length=26",
-        "data.root=data",
-        "results.dir=out",
-    )
+    model = ("model=hf", f"model.path={bytes_model}", "model.dtype=float32")
+    return ("task=pg19", *model, "task.samples=3", "task.context_length=26", "data.root=data", "results.dir=out")
 
 
 def cross_entropy(model: Path, ids: Sequence[int], targets: Sequence[int], sees: torch.Tensor | None) -> torch.Tensor:
@@ -172,14 +164,9 @@ def test_cells_that_do_not_fit_together_are_halved(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """Memory runs out in the middle of a book: rows, curves and kept sets are those of a run with enough of it."""
-    swept = (
-        "policy=tova_obcache,streaming_llm",
-        "policy.recent=3",
-        "score=attn",
-        "budget=7,9",
-        "results.kept=positions",
-    )
+    swept = ("policy=tova_obcache,streaming_llm", "policy.recent=3", "score=attn", "budget=7,9")
     settings = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
+    settings = (*settings, "results.kept=positions")
     assert kvbench("run", *settings).code == 0
     attend = EvictingBatch.attend
 

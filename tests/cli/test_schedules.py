@@ -69,14 +69,8 @@ def test_evictions_of_rkv_are_where_its_code_has_them(prompt: int, sizes: list[i
 
 def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Beside what is kept of the prompt; answers of eight tokens, of which the last is not read."""
-    settings = (
-        *tiny,
-        "policy=tova_obcache",
-        "policy.recent=2",
-        "task.samples=1",
-        "task.max_new_tokens=8",
-        "task.min_new_tokens=8",
-    )
+    answers = ("task.samples=1", "task.max_new_tokens=8", "task.min_new_tokens=8")
+    settings = (*tiny, "policy=tova_obcache", "policy.recent=2", *answers)
     settings = (*settings, "budget=25,1.0", "schedule.decode_every=1", "schedule.answer_budget=null,3,500")
     assert kvbench("run", *settings).code == 0
     rows = rows_of(Path("out"))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
@@ -27,6 +26,7 @@ from kvbench.run.local import LocalSession
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
+from tests.models.families import tiny
 from tests.questions import Questions
 from tests.run.test_out_of_memory import EXHAUSTED
 from tests.run.test_out_of_memory import exhaust as exhausting  # noqa: F401
@@ -160,15 +160,6 @@ def test_a_batch_is_full(load: Callable[..., LoadedModel], monkeypatch: pytest.M
     assert added == (3 if limit == "cells" else 2)
 
 
-def gemma(tokenizer: Any) -> Any:
-    """A model with local layers."""
-    config = Gemma2Config(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, sliding_window=16,
-    )  # fmt: skip
-    return Gemma2ForCausalLM(config).eval()
-
-
 def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenizer: Any) -> None:
     model, (full, snapkv) = load(), CELLS
     assert decodes_jointly(model, CELLS) and decodes_jointly(model, [full] * 4)
@@ -187,7 +178,7 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
     assert not any(decodes_jointly(model, [other]) for other in others)
     assert not decodes_jointly(model, [full, replace(snapkv, policy=replace(snapkv.policy, layout="query_heads"))])
     assert not decodes_jointly(model, [full] * 5), "no room for a second prompt"
-    local = gemma(tokenizer)
+    local = tiny("gemma2", vocab_size=len(tokenizer))  # with local layers
     bridge.attach(local)
     assert not decodes_jointly(replace(model, engine=Engine(local, max_batch=8)), [full])
 

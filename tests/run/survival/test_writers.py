@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records import ResultsFolder, read_processes
+from kvbench.run import local, runner
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import plan
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, plan
 from tests.run.survival.faking import (
     ROWS,
     SOON,
     FakeEngine,
+    Silent,
     fork,
     go,
     join,
@@ -104,3 +106,21 @@ def test_killed_writers_among_living_ones(
     assert {join(child) for child in deadly[1:]} <= {0, -signal.SIGKILL}
     assert [join(child) for child in living] == [0, 0]
     assert outcomes(tmp_path) == peace and not recorded_twice(tmp_path)
+
+
+class Idle(JobQueue):
+    """A process to which others leave nothing."""
+
+    def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
+        return None
+
+    def wait(self, plan: Plan) -> Plan:
+        return plan.with_jobs(lambda group: ())
+
+
+def test_no_model_is_opened_where_others_make_all_rows(
+    cells: tuple[Cell, ...], engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "load", lambda *_: pytest.fail("a model was opened"))
+    results = ResultsFolder(tmp_path)
+    assert runner.run(plan(cells, set()), results, Idle(results), Silent()).rows == 0
