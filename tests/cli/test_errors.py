@@ -129,6 +129,7 @@ USAGE: dict[str, tuple[str, ...]] = {
     "run schedule=prompt": ("schedule=prompt: allowed: its settings",),
     "run schedule.evict_after=never": ("schedule.evict_after=never: allowed: 'prompt'",),
     "run task.context_length=140": ("smallest context_length",),
+    "run task.stop=[unheardoftext]": ("task.stop='unheardoftext' is not one token",),
     "run results=null": ("results=null: allowed: results.dir=FOLDER",),
     "run results.dir=null": ("results.dir=null: allowed: a folder, such as results/runs",),
     "run results.dir=": ('results.dir="": allowed: a folder',),

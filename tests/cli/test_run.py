@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.records import COLUMNS
 from kvbench.run import local, prefill_job
@@ -91,17 +90,6 @@ def test_what_the_second_model_or_task_cannot_do_stops_before_the_first_row(
         assert not Path("out").exists()
 
 
-def test_two_tasks_and_two_models_are_one_sweep(
-    kvbench: Command, tiny: tuple[str, ...], stopping_model: Path, tiny_model: Path
-) -> None:
-    words = (f"model.path={tiny_model},{stopping_model}", "task=ruler/niah_single_1,ruler/niah_multikey_2")
-    finished = kvbench("run", *tiny, *words, "policy=full,h2o_obcache", "task.samples=1")
-    assert finished.code == 0, finished.err
-    rows = rows_of(Path("out"))
-    assert len({(row.model, row.task, row.policy) for row in rows}) == len(rows) == 8
-    assert "8 rows from 4 prefills" in finished.err
-
-
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,27 +121,6 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     (file,) = Path("out/errors").iterdir()
     assert {row.error for row in failed} == {f"IndexError: list index out of range; traceback in errors/{file.name}"}
     assert "Traceback" in file.read_text()
-
-
-def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ...], tiny_model: Path) -> None:
-    """Taken from what the model says unstopped; it may be asked to wait."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    kvbench("run", *tiny, "policy=full", "task.max_new_tokens=8")
-    free = rows_of(Path("out"))
-    words = [(row, word) for row in free for word in tokenizer.tokenize(str(row.prediction))[1:]]
-    row, word = next((row, word) for row, word in words if word.isascii() and word.isalpha())
-    stopped, late = (
-        kvbench(
-            "run", *tiny, "policy=full", "task.max_new_tokens=8", f"task.stop=[{word}]", *more, f"results.dir={folder}"
-        )
-        for folder, *more in (("stopped",), ("late", "task.min_new_tokens=8"))
-    )
-    assert stopped.code == late.code == 0, stopped.err + late.err
-    answers = {answer.sample: answer for answer in rows_of(Path("stopped"))}
-    assert answers[row.sample].prediction == str(row.prediction)[: str(row.prediction).index(word)]
-    assert answers[row.sample].new_tokens < 8 == rows_of(Path("late"))[row.sample].new_tokens
-    bad = kvbench("run", *tiny, "task.stop=[No such text]", "results.dir=bad")
-    assert bad.code == 2 and "task.stop='No such text' is not one token" in bad.err and not Path("bad").exists()
 
 
 def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -115,11 +115,11 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
 def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
     """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""
     settings = (*tiny, "policy=h2o_obcache", "policy.recent=4", "policy.window=all", steps)
-    assert kvbench("run", *settings, "budget=20,0.3", "results.dir=together").code == 0
-    for samples in (1, 3):
+    assert kvbench("run", *settings, "budget=20,0.3", "task.samples=2", "results.dir=together").code == 0
+    for samples in (1, 2):
         assert kvbench("run", *settings, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
     apart, together = outcomes(Path("apart")), outcomes(Path("together"))
-    assert len(apart) == 3 and apart == {key: together[key] for key in apart}
+    assert len(apart) == 2 and apart == {key: together[key] for key in apart}
 
 
 def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:

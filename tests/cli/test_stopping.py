@@ -49,7 +49,6 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
 def test_a_run_that_is_stopped_leaves_whole_samples(
     fork: Fork, tiny: tuple[str, ...], tmp_path: Path, sent: signal.Signals, code: int, said: str
 ) -> None:
-    """By a scheduler, or from the keyboard."""
     stopped = fork("run", *tiny, *CELLS, "task.samples=400")
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(sent)

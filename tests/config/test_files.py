@@ -52,8 +52,8 @@ KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 OF_EVERY_TASK = {field.name for field in fields(TaskSettings)}
 BY_HYDRA = {group: [*{name.partition("/")[0]: name for name in options(group)}.values()] for group in KINDS}
-BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model")}
-"""One name of each folder, as the tasks of a benchmark are read in the same way; a third of the policies, scores and
+BY_HYDRA |= {group: BY_HYDRA[group][::6] for group in ("policy", "score", "model")}
+"""One name of each folder, as the tasks of a benchmark are read in the same way; a sixth of the policies, scores and
 models, whose files are alike."""
 
 

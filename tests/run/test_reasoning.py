@@ -82,4 +82,4 @@ def test_a_row_says_why_its_answer_ended(load: Load, tokenizer: Any) -> None:
     assert (ended.ended, ended.new_tokens, ended.prediction) == ("end", 1, "")
     task = replace(TASK, stop=(tokenizer.decode([first]),))
     stopped = alone(load(), replace(cell_of(Schedule("prompt")), task=task))
-    assert (stopped.ended, stopped.new_tokens) == ("stop", 1)
+    assert (stopped.ended, stopped.new_tokens, stopped.prediction) == ("stop", 1, "")

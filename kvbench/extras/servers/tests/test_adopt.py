@@ -187,12 +187,10 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
     [
         ("", "holds no line"),
         ("not json\n", "line 1: not JSON"),
-        ("[1]\n", "line 1: not a JSON object but a list"),
         ("[" * 20000 + "\n", "line 1: nested too deeply"),
         (f'{{"prompt_sha256": "0", "answer": "x", "more": {"9" * 9000}}}\n', "line 1: not JSON"),
         ('{"prompt_sha256": "0", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the key 'answer' stands in"),
         ('{"pred": "half \\ud83d", "prompt": "p"}\n', "line 1: its pred has an incomplete character"),
-        ('{"pred": "a", "prompt": "half \\ud83d"}\n', "line 1: its prompt has an incomplete character"),
         (
             '{"arguments": ["[{\\"role\\": \\"user\\", \\"content\\": \\"half \\\\ud83d\\"}]"], "resps": [["a"]]}\n',
             "none of its 1 prompts",
@@ -230,20 +228,16 @@ def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("config", "cell", "part"),
     [
         ("", "{[]:1}", "none of its 1 prompts"),
-        ("", "0x" + "f" * 9000, "none of its 1 prompts"),
         ("", "[0x" + "f" * 9000 + "]", "row 1: one of its right answers is a number of too many digits"),
         ("", "[{}]", "row 1: one of its right answers is a dict"),
         ("press_name: " + "[" * 20000, "1", "config.yaml: nested too deeply"),
         ("press_name: {a: 1}\n", "1", "press_name is a dict"),
-        ("press_name: [\n", "1", "config.yaml is no YAML: while parsing"),
         ("- press_name\n", "1", "config.yaml: allowed: names with values"),
         *(
             (f"press_name: snapkv\n{name}: {value}\n", "1", f"{name} is {said}: allowed: a share from 0 to 1")
             for name, value, said in (
                 ("compression_ratio", "1.5", "1.5"),
-                ("compression_ratio", "true", "True"),
                 ("compression_ratio", "'0.5'", "'0.5'"),
-                ("key_channel_compression_ratio", "-0.1", "-0.1"),
                 ("fraction", ".nan", "nan"),
             )
         ),
