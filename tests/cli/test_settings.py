@@ -8,7 +8,7 @@ import pytest
 from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.run.cell import Cell
-from kvbench.work.planned import checked
+from kvbench.work.planned import checked, plan_sweep
 from tests.cli.conftest import Command
 
 Cells = Callable[..., list[Cell]]
@@ -27,7 +27,7 @@ def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> No
     (own,) = cells(f"policy={policy}")
     notices = list[str]()
     words = [f"policy={policy}", "score=obcache_joint,random,attn", "budget=0.1,0.2", "schedule.decode_every=null,1"]
-    crossed = checked(parse(words), notices.append)[1]
+    crossed = plan_sweep(words, notices.append).plan.cells
     assert {cell.score for cell in crossed} == {own.score} and own.score.name == "recency"
     assert {cell.score_label for cell in crossed} == {None}
     assert len({cell.id for cell in crossed}) == (1 if policy == "full" else 4)
