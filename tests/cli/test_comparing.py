@@ -13,21 +13,11 @@ from tests.cells import name_of
 
 
 def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
-    columns = {
-        "model": "reference",
-        "task": "ruler/niah_single_1",
-        "task_version": "1",
-        "context_length": 512,
-        "score": "attn",
-        "budget": "0.1",
-        "variant": "paper",
-        "layout": "kv_heads",
-        "schedule": "prompt",
-        "seed": 42,
-        "metric": "string_match_all",
-        "code": "c0de00000000",
-        "cell": f"{policy}-{columns.get('budget', '0.1')}".replace(".", "_"),
-    } | columns
+    where = {"model": "reference", "task": "ruler/niah_single_1", "task_version": "1", "context_length": 512}
+    method = {"score": "attn", "budget": "0.1", "variant": "paper", "layout": "kv_heads", "schedule": "prompt"}
+    fixed = {"seed": 42, "metric": "string_match_all", "code": "c0de00000000"}
+    cell = f"{policy}-{columns.get('budget', '0.1')}".replace(".", "_")
+    columns = {**where, **method, **fixed, "cell": cell} | columns
     return [Row(policy=policy, sample=i, value=float(i < right), **columns) for i in range(n)]  # type: ignore[arg-type]
 
 
