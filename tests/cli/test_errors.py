@@ -128,8 +128,6 @@ USAGE: dict[str, tuple[str, ...]] = {
     ),
     "run schedule=prompt": ("schedule=prompt: allowed: its settings",),
     "run schedule.evict_after=never": ("schedule.evict_after=never: allowed: 'prompt'",),
-    "plan task.context_length=140": ("smallest context_length",),
-    "run task.stop=[unheardoftext]": ("task.stop='unheardoftext' is not one token",),
     "run results=null": ("results=null: allowed: results.dir=FOLDER",),
     "run results.dir=null": ("results.dir=null: allowed: a folder, such as results/runs",),
     "run results.dir=": ('results.dir="": allowed: a folder',),
@@ -286,7 +284,7 @@ NO_ROWS: dict[str, tuple[str, ...]] = {
     "gate --baseline one --current two policy=x": ("one: no row has policy=x",),
     "report pages --results one": ("no cell with policy.page", "policy.share=head,layer"),
 }
-LONGER = ("run budget=", "context_length=140", "group=layer_mean")
+LONGER = ("run budget=", "group=layer_mean")
 """Lines whose errors take more than two lines of a page."""
 CODES = dict.fromkeys(USAGE, 2) | dict.fromkeys(MISSING, 3) | dict.fromkeys(NO_ROWS, 4)
 

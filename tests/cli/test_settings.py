@@ -26,7 +26,8 @@ def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> No
     """The full cache has one cell, whatever it is crossed with."""
     (own,) = cells(f"policy={policy}")
     notices = list[str]()
-    words = [f"policy={policy}", "score=obcache_joint,random,attn", "budget=0.1,0.2", "schedule.decode_every=null,1"]
+    words = [f"policy={policy}", "reference=none", "score=obcache_joint,random"]
+    words += ["budget=0.1,0.2", "schedule.decode_every=null,1"]
     crossed = plan_sweep(words, notices.append).plan.cells
     assert {cell.score for cell in crossed} == {own.score} and own.score.name == "recency"
     assert {cell.score_label for cell in crossed} == {None}
