@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.run import local, runner
 from kvbench.run.cell import Cell
