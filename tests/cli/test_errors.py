@@ -221,9 +221,7 @@ USAGE: dict[str, tuple[str, ...]] = {
     "gate --baseline one --current two --min-effect 5": ("--min-effect 5: allowed: points of all",),
     "gate --baseline one --current two --alarm 0,nan": ("--alarm 0,nan: allowed: points of all",),
     # texts that are scored
-    f"{PG19} task.samples=4": ("pg19 has 1 samples, none is 1",),
     f"{PG19} task.context_length=0": ("allowed: 1 or more, the tokens that are scored",),
-    f"{PG19} task.context_length=9999": ("at most 1024 tokens",),
     f"{PG19} task.chat=true": ("task.chat=false",),
     f"{PG19} task.min_new_tokens=1": ("task.min_new_tokens=0",),
     f"{PG19} task.evict=before policy.recent=20": ("use budget >= 21",),

@@ -203,6 +203,13 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
     assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o_obcache recent=4", None)}
 
 
+def test_what_books_or_model_do_not_have_is_refused(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    reasons = {"task.samples=4": "pg19 has 3 samples, none is 3", "task.context_length=513": "at most 512 tokens"}
+    for setting, reason in reasons.items():
+        finished = kvbench("run", *pg19, "policy=h2o_obcache", "budget=20", setting)
+        assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
+
+
 def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """exp of the mean over all tokens: 68 of them, 26 of the first book, 16 of the last."""
     assert kvbench("run", *pg19, "policy=full,streaming_llm", "budget=5,10").code == 0

@@ -127,7 +127,7 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
 SLEEP = """
 import fcntl, sys, time
 lock = open(sys.argv[1], "w")
-if sys.argv[2] == "locked":
+if sys.argv[2] != "open":
     fcntl.flock(lock, fcntl.LOCK_EX)
 print(flush=True)
 time.sleep(600)
