@@ -1,5 +1,6 @@
 """Memory: what is planned, and what happens when it runs out. A split changes no bit of a row."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +245,6 @@ LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attent
         (LlamaConfig(**LARGER, dtype="bfloat16"), True),
         (LlamaConfig(**LARGER, head_dim=64, dtype="float16"), True),
         (LlamaConfig(**LARGER), False),  # no dtype
-        (Qwen2Config(**LARGER, dtype="bfloat16", use_sliding_window=False, sliding_window=32768), True),  # of the hub
         (LlamaConfig(**LARGER, dtype="float32", sliding_window=8), False),
         (LlamaConfig(**LARGER, dtype="float32", layer_types=["sliding_attention"] * 3), False),
         (
@@ -263,6 +263,15 @@ def test_dimensions_of_config_json_are_those_of_transformers(config: Any, is_pla
         names = ("num_attention_heads", "num_key_value_heads", "hidden_size", "head_dim", "dtype")
         assert [getattr(plain, name) for name in names] == [getattr(expected, name) for name in names]
         assert sliding_windows(plain) == sliding_windows(expected)
+
+
+def test_the_hub_writes_of_qwen2_are_plain(tmp_path: Path) -> None:
+    config = {"model_type": "qwen2", "torch_dtype": "bfloat16", "use_sliding_window": False, "sliding_window": 32768}
+    sizes = {**LARGER, "intermediate_size": 128, "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **sizes}))
+    plain, expected = plain_config(tmp_path), AutoConfig.from_pretrained(tmp_path)
+    assert plain is not None and plain.dtype == expected.dtype and sliding_windows(plain) == sliding_windows(expected)
+    assert plain.head_dim == expected.hidden_size // expected.num_attention_heads
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "llama", "num_hidden_layers": "3"}'])
