@@ -11,7 +11,7 @@ from kvbench.extras.heads.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
 from tests.embedded import KV_HEADS, LAYERS
 
-READ = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=2", "score.chunk=190")
+READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
 
 
 @pytest.fixture
