@@ -77,6 +77,19 @@ def stopping_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
+@pytest.fixture(scope="session")
+def bytes_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama that reads bytes, with a tokenizer that puts <s> and </s> around a text."""
+    from tests.models.conftest import tiny_llama
+    from tests.models.tokenizers import of_bytes
+
+    folder = tmp_path_factory.mktemp("bytes")
+    tokenizer = of_bytes(begin=True, end=True)
+    tiny_llama(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command left."""

@@ -10,7 +10,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.cli.conftest import Command, rows_of
-from tests.tasks.infinitebench.conftest import row as infinitebench_row
 from tests.tasks.longbench.conftest import row as longbench_row
 
 Case = tuple[bytes, str | None]
@@ -47,15 +46,6 @@ def longbench(root: Path) -> tuple[str, list[str | None]]:
     return "longbench/qasper", written(root / "longbench" / "qasper.jsonl", lines_of(longbench_row()))
 
 
-def infinitebench(root: Path) -> tuple[str, list[str | None]]:
-    (root / "infinitebench").mkdir()
-    templates = {"yarn_mistral_templates": {"passkey": "Read {context} then {input} so"}}
-    (root / "infinitebench" / "prompts.json").write_text(json.dumps(templates))
-    return "infinitebench/passkey", written(
-        root / "infinitebench" / "passkey.jsonl", lines_of(infinitebench_row("passkey"))
-    )
-
-
 def published(root: Path) -> tuple[str, list[str | None]]:
     file = root / "ruler" / "simonjegou" / "4096" / "test-00000-of-00001.parquet"
     file.parent.mkdir(parents=True)
@@ -79,19 +69,6 @@ def published(root: Path) -> tuple[str, list[str | None]]:
     return "ruler_published/vt", errors
 
 
-def pg19(root: Path) -> tuple[str, list[str | None]]:
-    (root / "pg19").mkdir()
-    books: list[Case] = [
-        (b"Call me {what} \x00 you like. " * 3, None),
-        (b"caf\xe9 and more", "pg19/1.txt: not UTF-8: invalid continuation byte at byte 3"),
-        (b"", "the text has no token to score"),
-        (b"It was late.\r\nNobody came.", None),
-    ]
-    for number, (text, _) in enumerate(books):
-        (root / "pg19" / f"{number}.txt").write_bytes(text)
-    return "pg19", [error for _, error in books]
-
-
 def written(file: Path, cases: list[Case]) -> list[str | None]:
     """Write lines with a blank one before each; the errors with their places."""
     file.write_bytes(b"".join(b"\n" + line + b"\n" for line, _ in cases))
@@ -107,7 +84,7 @@ def reads_more(model: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", [longbench, infinitebench, published, pg19], ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", [longbench, published], ids=lambda family: family.__name__)
 def test_spoilt_rows_are_rows_with_an_error(
     family: Callable[[Path], tuple[str, list[str | None]]], kvbench: Command, tiny_model: Path, tmp_path: Path
 ):
@@ -116,7 +93,7 @@ def test_spoilt_rows_are_rows_with_an_error(
     settings = ["model=hf", f"model.path={model}", "model.dtype=float32", "results.dir=out"]
     settings += [f"data.root={tmp_path}", "data.verify=false"]
     settings += [f"task={task}", f"task.samples={len(errors)}", "policy=full,streaming_llm", "budget=0.5"]
-    settings += ["task.context_length=12"] if task == "pg19" else ["task.max_new_tokens=4"]
+    settings += ["task.max_new_tokens=4"]
     done = kvbench("run", *settings)
     assert done.code == 4, done.err
     rows = rows_of(tmp_path / "out")

@@ -1,17 +1,15 @@
 """task=booksum from the command line: chapters in blocks and summaries after their chapter, against a mask."""
 
-import math
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from kvbench.tasks.likelihood import BookSum
 from kvbench.tasks.task import InvalidSample
 from tests.cli.conftest import Command, outcomes, rows_of
-from tests.models.conftest import tiny_llama
-from tests.models.tokenizers import of_bytes
+from tests.cli.test_perplexity import cross_entropy
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import make, write
 
@@ -24,32 +22,13 @@ ROWS = (
 STREAMING = ("policy=streaming_llm", "policy.sink=3", "budget=10", "schedule.prefill_block=7")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama that reads bytes, with a tokenizer that puts <s> before a text."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = of_bytes(begin=True, end=False)
-    tiny_llama(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def shared_settings(model: Path, tmp_path: Path) -> tuple[str, ...]:
+def shared_settings(bytes_model: Path, tmp_path: Path) -> tuple[str, ...]:
     """Settings that both readings share."""
     (tmp_path / "data").mkdir()
     write(tmp_path / "data", "booksum/test", *ROWS)
     where = ("data.root=data", "results.dir=out")
-    return ("model=hf", f"model.path={model}", "model.dtype=float32", "task.context_length=30", *where)
-
-
-def expected(model: Path, ids: list[int], sees: torch.Tensor) -> torch.Tensor:
-    """transformers' cross entropy of every token but the first; row i sees the columns of `sees`."""
-    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
-    mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
-    with torch.inference_mode():
-        logits = plain(torch.tensor([ids[:-1]]), attention_mask=mask).logits[0]
-    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+    return ("model=hf", f"model.path={bytes_model}", "model.dtype=float32", "task.context_length=30", *where)
 
 
 def seen(fed: int, cuts: list[int]) -> torch.Tensor:
@@ -62,16 +41,16 @@ def seen(fed: int, cuts: list[int]) -> torch.Tensor:
     return sees
 
 
-def test_a_chapter_is_read_in_blocks(kvbench: Command, shared_settings: tuple[str, ...], model: Path) -> None:
+def test_a_chapter_is_read_in_blocks(kvbench: Command, shared_settings: tuple[str, ...], bytes_model: Path) -> None:
     """Each chapter once; a token sees the cache after the last block, and its own block up to itself."""
     assert kvbench("run", *shared_settings, "task=booksum/chapter", *STREAMING).code == 0
     first, second = sorted(rows_of(Path("out")), key=lambda row: row.sample)
-    ids = AutoTokenizer.from_pretrained(model)(CHAPTER).input_ids[:31]
-    nll = expected(model, ids, seen(30, [7, 14, 21, 28]))
+    ids = AutoTokenizer.from_pretrained(bytes_model)(CHAPTER).input_ids[:31]
+    nll = cross_entropy(bytes_model, ids[:-1], ids[1:], seen(30, [7, 14, 21, 28]))
     assert first.value == pytest.approx(nll.mean().item(), abs=1e-5) and first.new_tokens == 30
     assert second.new_tokens == 4 and first.schedule == "prompt prefill_block=7 decode_every=1"
     assert (first.kept_tokens, first.task_version) == (10, "booksum-chapter.1")
-    whole = expected(model, ids, torch.ones(30, 30, dtype=torch.bool).tril())
+    whole = cross_entropy(bytes_model, ids[:-1], ids[1:], torch.ones(30, 30, dtype=torch.bool).tril())
     assert abs(whole.mean() - nll.mean()) > 1e-3  # the cut is what is tested
     planned = kvbench("plan", *shared_settings, "task=booksum/chapter", *STREAMING, "results.dir=new").out
     assert "evicted during prefill, 7 tokens at a time" in planned
@@ -79,18 +58,18 @@ def test_a_chapter_is_read_in_blocks(kvbench: Command, shared_settings: tuple[st
 
 @pytest.mark.parametrize("every", ["1", "null"])
 def test_a_summary_is_read_after_its_chapter(
-    kvbench: Command, shared_settings: tuple[str, ...], model: Path, every: str
+    kvbench: Command, shared_settings: tuple[str, ...], bytes_model: Path, every: str
 ) -> None:
     """The chapter in blocks but for its last token, which is fed as those of the summary are."""
     given = ("task=booksum/summary", "task.given=20", "task.samples=2", f"schedule.decode_every={every}")
     assert kvbench("run", *shared_settings, *given, *STREAMING).code == 0
     row = min(rows_of(Path("out")), key=lambda row: row.sample)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(bytes_model)
     lead = tokenizer(CHAPTER).input_ids[:20] + tokenizer("\n\n", add_special_tokens=False).input_ids
     ids = lead + tokenizer(SUMMARY, add_special_tokens=False).input_ids
     fed, read = len(ids) - 1, len(lead) - 1
     cuts = [*range(7, read, 7), read, *(range(read + 1, fed) if every == "1" else ())]
-    nll = expected(model, ids, seen(fed, cuts))[len(lead) - 1 :]
+    nll = cross_entropy(bytes_model, ids[:-1], ids[1:], seen(fed, cuts))[len(lead) - 1 :]
     assert row.value == pytest.approx(nll.mean().item(), abs=1e-5)
     assert row.new_tokens == len(SUMMARY) and row.prompt_tokens == fed
     assert row.kept_tokens == (10 if every == "1" else 10 + len(SUMMARY))

@@ -1,10 +1,8 @@
 """A small choice of benchmarks/command_lines.py: good lines, faulty ones and lines with changed letters."""
 
-import re
-
 import pytest
 
-from benchmarks.command_lines import Line, failure, failures, generated, place
+from benchmarks.command_lines import failures
 from kvbench.cli.main import commands
 
 
@@ -12,30 +10,3 @@ from kvbench.cli.main import commands
 def test_generated_lines_end_well(lines_a_command: int) -> None:
     """No traceback, no hang, and none that is accepted though wrong."""
     assert failures(lines_a_command * len(commands()), seed=25) == []
-
-
-def test_lines_are_those_of_the_seed() -> None:
-    lines = [[line for line, _ in zip(generated(seed), range(99), strict=False)] for seed in (3, 3, 4)]
-    assert lines[0] == lines[1] != lines[2] and {line.words[0] for line in lines[0]} == {*commands()}
-
-
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("raises", "exit code 1: .*internal error: a bug"),
-        ("accepts", "accepted with exit code 0"),
-        ("hangs", "SystemExit"),
-    ],
-)
-def test_what_ends_badly_is_seen(monkeypatch: pytest.MonkeyPatch, how: str, why: str) -> None:
-    def status(*_: object) -> int:
-        if how == "raises":
-            raise RuntimeError
-        while how == "hangs":
-            pass
-        return 0
-
-    monkeypatch.setattr("benchmarks.command_lines.SECONDS", 0.3)
-    monkeypatch.setattr("kvbench.cli.status.main", status)
-    with place():
-        assert re.search(why, failure(Line(("status",), "faulty")) or "")

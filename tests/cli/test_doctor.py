@@ -36,17 +36,23 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def test_a_whole_installation_is_healthy(kvbench: Command) -> None:
-    finished = kvbench("doctor", "--all")
+def test_a_whole_installation_is_healthy(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of kernels those are named that run here; the tests are offline; commands survive a folder with blanks."""
+    monkeypatch.setenv("KVBENCH_HOME", "elsewhere")
+    finished = kvbench("doctor", "--all", "data.root=my data")
     assert finished.code == 0 and "missing" not in finished.out
     for package in doctor.PACKAGES:
         assert line_of(finished.out, package) == f"ok {package} {metadata.version(package)}"
+    for word in ("reference model", "settings", "extra flash"):
+        assert word in finished.out
+    kernels, hub = (line_of(finished.out, name) for name in ("cpu sdpa float32", "HF_HOME"))
+    assert kernels.startswith("ok ") and "math" in kernels and "efficient" not in kernels
+    assert hub.startswith("ok ") and "GiB free" in hub and "only models that were downloaded before" in hub
+    assert "elsewhere (not there yet)" in line_of(finished.out, "KVBENCH_HOME")
+    assert "kvbench data pull pg19 data.root='my data'\n" in finished.out
 
 
-@pytest.mark.parametrize(
-    "package",
-    [pytest.param(name, marks=pytest.mark.slow if place % 4 else ()) for place, name in enumerate(doctor.PACKAGES)],
-)
+@pytest.mark.parametrize("package", doctor.PACKAGES[::4])
 def test_a_package_that_is_absent_is_named_with_the_command(
     kvbench: Command, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
@@ -76,7 +82,7 @@ def failing(name: str, error: Exception) -> Callable[[str], ModuleType]:
     return load_or_fail
 
 
-@pytest.mark.parametrize("error", [ImportError("no part x"), OSError("libtorch.so:\ncannot open"), RuntimeError("old")])
+@pytest.mark.parametrize("error", [ImportError("no part x"), OSError("libtorch.so:\ncannot open")])
 def test_a_package_that_does_not_load_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -108,7 +114,7 @@ def test_a_short_answer_says_what_to_fix(kvbench: Command, monkeypatch: pytest.M
     assert finished.code == 3 and f"  reference model: {tmp_path / 'reference'} is without" in finished.out
 
 
-@pytest.mark.parametrize("name", doctor.MODEL)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_reference_model_that_lacks_a_file_says_which(
     kvbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
@@ -136,29 +142,20 @@ def test_folders_that_are_lost_are_lines_too(
     assert finished.out.count("missing") == 1 and " cpu " in finished.out
 
 
-def test_doctor_takes_no_arguments(kvbench: Command) -> None:
-    finished = kvbench("doctor", "now")
-    assert (
-        finished.code == 2
-        and "doctor takes no arguments but data.root=FOLDER, --all and --json, got now" in finished.err
-    )
-
-
-@pytest.mark.parametrize("dtype", doctor.DTYPES)
-def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """By trying it, whatever the device says about itself."""
     whole = doctor._multiply
 
     def lacking(torch: ModuleType, device: str, kind: object, tolerance: float) -> float:
-        if kind is getattr(torch, dtype):
-            raise RuntimeError(f"no {dtype} here\nand more")
+        if kind is torch.bfloat16:
+            raise RuntimeError("no bfloat16 here\nand more")
         return whole(torch, device, kind, tolerance)
 
     assert line_of(kvbench("doctor", "--all").out, "cpu dtypes").startswith("ok ")
     monkeypatch.setattr(doctor, "_multiply", lacking)
     line = line_of(kvbench("doctor", "--all").out, "cpu dtypes")
-    assert line.startswith("- ") and f"not {dtype} (RuntimeError: no {dtype} here): choose another with" in line
-    assert all(f"{other} " in line and " ms" in line for other in doctor.DTYPES if other != dtype)
+    assert line.startswith("- ") and "not bfloat16 (RuntimeError: no bfloat16 here): choose another with" in line
+    assert all(f"{other} " in line and " ms" in line for other in doctor.DTYPES if other != "bfloat16")
 
 
 def test_a_product_that_is_wrong_is_not_support() -> None:
@@ -167,12 +164,6 @@ def test_a_product_that_is_wrong_is_not_support() -> None:
         if dtype != "float64":
             with pytest.raises(ValueError, match="a product is wrong by"):
                 doctor._multiply(torch, "cpu", getattr(torch, dtype), 1e-12)
-
-
-def test_kernels_are_those_that_run(kvbench: Command) -> None:
-    """On a CPU the plain one at least; the one for GPUs never."""
-    line = line_of(kvbench("doctor", "--all").out, "cpu sdpa float32")
-    assert line.startswith("ok ") and "math" in line and "efficient" not in line
 
 
 def test_data_that_is_there_and_data_that_is_not(
@@ -199,19 +190,3 @@ def test_data_that_is_there_and_data_that_is_not(
             == "ok data pg19 PG19 perplexity; 60 of 101 downloads have no pinned SHA-256"
         )
         assert line_of(finished.out, "data longbench").endswith(" under there")
-
-
-def test_the_hub_folder_is_the_one_in_use(kvbench: Command) -> None:
-    """The tests themselves are offline."""
-    line = line_of(kvbench("doctor", "--all").out, "HF_HOME")
-    assert line.startswith("ok ") and "GiB free" in line and "only models that were downloaded before" in line
-
-
-def test_what_is_remembered_has_a_folder_too(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVBENCH_HOME", "elsewhere")
-    assert "elsewhere (not there yet)" in line_of(kvbench("doctor", "--all").out, "KVBENCH_HOME")
-
-
-def test_commands_survive_a_folder_with_blanks(kvbench: Command) -> None:
-    out = kvbench("doctor", "--all", "data.root=my data").out
-    assert "kvbench data pull pg19 data.root='my data'\n" in out

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.records import Row
 from kvbench.report.plots.perplexity import read_curves
 from tests.cli.conftest import Command, outcomes, rows_of
-from tests.models.conftest import tiny_llama
-from tests.models.tokenizers import of_bytes
 
 BOOKS = {
     "b.txt": "It was late.\r\nNobody came.\r\n",
@@ -24,58 +23,43 @@ BOOKS = {
 STREAMING = ("policy=streaming_llm", "policy.sink=3")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama that reads bytes, with a tokenizer that puts <s> and </s> around a text."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = of_bytes(begin=True, end=True)
-    tiny_llama(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def pg19(model: Path, tmp_path: Path) -> tuple[str, ...]:
+def pg19(bytes_model: Path, tmp_path: Path) -> tuple[str, ...]:
     """Settings: the three books above, 26 tokens of each."""
     (tmp_path / "data" / "pg19").mkdir(parents=True)
     for name, text in BOOKS.items():
         (tmp_path / "data" / "pg19" / name).write_bytes(text.encode())
-    return (
-        "task=pg19",
-        "model=hf",
-        f"model.path={model}",
-        "model.dtype=float32",
-        "task.samples=3",
-        "task.context_length=26",
-        "data.root=data",
-        "results.dir=out",
-    )
+    model = ("model=hf", f"model.path={bytes_model}", "model.dtype=float32")
+    return ("task=pg19", *model, "task.samples=3", "task.context_length=26", "data.root=data", "results.dir=out")
+
+
+def cross_entropy(model: Path, ids: Sequence[int], targets: Sequence[int], sees: torch.Tensor | None) -> torch.Tensor:
+    """transformers' loss of the token after each of `ids`; row i sees the columns of `sees`."""
+    mask = None if sees is None else torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
+    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
+    with torch.inference_mode():
+        logits = plain(torch.tensor([ids]), attention_mask=mask).logits[0]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="none")
 
 
 def losses(model: Path, text: str, sees: torch.Tensor | None = None) -> torch.Tensor:
-    """transformers' cross entropy of each of the first 26 tokens after <s>; row i sees the columns of `sees`."""
-    ids = AutoTokenizer.from_pretrained(model)(text.replace("\r\n", "\n"), return_tensors="pt").input_ids[:, :27]
-    ids = ids[:, :-1] if ids[0, -1] == 1 else ids  # what the tokenizer puts behind a text is no text
-    mask = None
-    if sees is not None:
-        mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)[..., : ids.shape[1], : ids.shape[1]]
-    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
-    with torch.inference_mode():
-        logits = plain(ids, attention_mask=mask).logits[0]
-    return torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+    """The loss of each of the first 26 tokens after <s>."""
+    ids = AutoTokenizer.from_pretrained(model)(text.replace("\r\n", "\n")).input_ids[:27]
+    ids = ids[:-1] if ids[-1] == 1 else ids  # what the tokenizer puts behind a text is no text
+    return cross_entropy(model, ids[:-1], ids[1:], None if sees is None else sees[: len(ids) - 1, : len(ids) - 1])
 
 
 def by_sample() -> list[Row]:
     return sorted(rows_of(Path("out")), key=lambda row: row.sample)
 
 
-def test_full_is_the_cross_entropy_of_transformers(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:
+def test_full_is_the_cross_entropy_of_transformers(kvbench: Command, pg19: tuple[str, ...], bytes_model: Path) -> None:
     """Books by name, line ends, the first token after <s>, a book that ends early; and the curve beside the row."""
     assert kvbench("run", *pg19, "policy=full").code == 0
     rows = by_sample()
     curves = {curve.sample: curve for curve in read_curves(Path("out"), {rows[0].cell}, pytest.fail)}
     for row, name in zip(rows, sorted(BOOKS), strict=True):
-        expected = losses(model, BOOKS[name])
+        expected = losses(bytes_model, BOOKS[name])
         assert row.metric == "nll" and row.value == pytest.approx(expected.mean().item(), abs=1e-5)
         assert len(expected) == (16 if row.sample == 2 else 26)
         assert row.new_tokens == row.prompt_tokens == row.kept_tokens == len(expected)
@@ -90,19 +74,19 @@ def test_full_is_the_cross_entropy_of_transformers(kvbench: Command, pg19: tuple
 
 @pytest.mark.parametrize(("evict", "held"), [("after", 10), ("before", 9)])
 def test_a_window_is_a_masked_forward(
-    kvbench: Command, pg19: tuple[str, ...], model: Path, evict: str, held: int
+    kvbench: Command, pg19: tuple[str, ...], bytes_model: Path, evict: str, held: int
 ) -> None:
     """A token sees three sinks, the newest that the cache still holds, and itself, all where they were read."""
     assert kvbench("run", *pg19, *STREAMING, "budget=10", f"task.evict={evict}").code == 0
     row, column = torch.arange(27)[:, None], torch.arange(27)
     sees = (column <= row) & ((column < 3) | (column >= row - (held - 3)))
     for book_row, name in zip(by_sample(), sorted(BOOKS), strict=True):
-        assert book_row.value == pytest.approx(losses(model, BOOKS[name], sees).mean().item(), abs=1e-5)
+        assert book_row.value == pytest.approx(losses(bytes_model, BOOKS[name], sees).mean().item(), abs=1e-5)
         assert book_row.kept_tokens == min(held, book_row.prompt_tokens or 0)
         assert book_row.schedule == "prompt decode_every=1"
         assert book_row.decode_evictions == max(0, (book_row.prompt_tokens or 0) - held)
-    whole = losses(model, BOOKS["a.txt"]).mean().item()
-    assert abs(losses(model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
+    whole = losses(bytes_model, BOOKS["a.txt"]).mean().item()
+    assert abs(losses(bytes_model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
 
 
 @pytest.mark.slow
@@ -122,22 +106,18 @@ def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str
     assert len({row.value for row in rows_of(Path("out")) if row.sample == 0}) == 5
 
 
-def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:
+def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, ...], bytes_model: Path) -> None:
     """All but the last token of each book, one after the other, seen through one mask; the first of a book is given."""
     settings = (*pg19, *STREAMING, "budget=10", "task.reset=false")
     assert kvbench("run", *settings).code == 0
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(bytes_model)
     texts = [tokenizer(BOOKS[name].replace("\r\n", "\n")).input_ids[:-1][:27] for name in sorted(BOOKS)]
     fed, targets = (
         [token for ids in texts for token in part(ids)] for part in (lambda ids: ids[:-1], lambda ids: ids[1:])
     )
     row, column = torch.arange(len(fed))[:, None], torch.arange(len(fed))
     sees = (column <= row) & ((column < 3) | (column >= row - 7))
-    mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
-    with torch.inference_mode():
-        plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager")
-        logits = plain(torch.tensor([fed]), attention_mask=mask).logits[0]
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="none")
+    expected = cross_entropy(bytes_model, fed, targets, sees)
     rows, start = by_sample(), 0
     for book_row, ids in zip(rows, texts, strict=True):
         own = expected[start : start + len(ids) - 1]
@@ -165,14 +145,18 @@ def test_a_stream_stops_where_the_model_does_unless_positions_are_those_of_the_c
 
 
 def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tuple[str, ...]) -> None:
-    """One without a token, and one so short that a share of it cannot hold what is protected; the others go on."""
+    """Without a token, no UTF-8, or so short that a share of it cannot hold what is protected; others go on."""
     Path("data/pg19/a.txt").write_text("")
+    Path("data/pg19/b.txt").write_bytes(b"caf\xe9")
     finished = kvbench("run", *pg19, "policy=full,h2o_obcache", "policy.recent=4", "budget=0.2")
     assert finished.code == 4
     errors = {(row.policy, row.sample): row.error or "" for row in rows_of(Path("out"))}
     assert all("no token to score" in errors[policy, 0] for policy in ("full", "h2o_obcache recent=4"))
+    assert errors["full", 1] == "pg19/b.txt: not UTF-8: unexpected end of data at byte 3"
     assert "cannot hold the 4 protected tokens" in errors["h2o_obcache recent=4", 2] and not errors["full", 2]
-    assert not errors["full", 1] and not errors["h2o_obcache recent=4", 1]
+    Path("data/pg19/a.txt").write_text(BOOKS["a.txt"])
+    stream = kvbench("run", *pg19, *STREAMING, "budget=10", "task.reset=false", "results.dir=stream")
+    assert stream.code == 4 and "1 failed" in stream.err, "a stream goes on without it"
 
 
 @pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True], ids=["books", "stream"])
@@ -180,14 +164,9 @@ def test_cells_that_do_not_fit_together_are_halved(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """Memory runs out in the middle of a book: rows, curves and kept sets are those of a run with enough of it."""
-    swept = (
-        "policy=tova_obcache,streaming_llm",
-        "policy.recent=3",
-        "score=attn",
-        "budget=7,9",
-        "results.kept=positions",
-    )
+    swept = ("policy=tova_obcache,streaming_llm", "policy.recent=3", "score=attn", "budget=7,9")
     settings = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
+    settings = (*settings, "results.kept=positions")
     assert kvbench("run", *settings).code == 0
     attend = EvictingBatch.attend
 
@@ -224,55 +203,11 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
     assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o_obcache recent=4", None)}
 
 
-def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
-    finished = kvbench("run", *pg19, "data.root=elsewhere")
-    assert finished.code == 3 and "pg19/*.txt" in finished.err and not Path("out/rows").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (("task.samples=4",), "pg19 has 3 samples, none is 3"),
-        (("task.samples=0",), "task.samples=0 of pg19: allowed: an integer above 0"),
-        (("task.context_length=0",), "allowed: 1 or more, the tokens that are scored"),
-        (("task.context_length=513",), "at most 512 tokens"),
-        (("task.evict=never",), "allowed: 'after' or 'before'"),
-        (("task.chat=true",), "task.chat=false"),
-        (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
-        (
-            ("schedule.decode_every=null",),
-            "task pg19 evicts while it reads, but schedule.decode_every=null",
-        ),
-        (
-            ("schedule.answer_budget=8",),
-            "is the budget of an answer, but task pg19 has no answer",
-        ),
-        (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
-        (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
-        (
-            ("policy.heads=flat",),
-            "but task pg19 is a text that is scored meanwhile",
-        ),
-        (("task.evict=before", "policy.recent=20"), "use budget >= 21"),
-        (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot evict again"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_what_cannot_be_is_refused(
-    kvbench: Command, pg19: tuple[str, ...], settings: tuple[str, ...], reason: str
-) -> None:
-    policy = () if settings[0].startswith("policy=") else ("policy=h2o_obcache",)
-    finished = kvbench("run", *pg19, *policy, "budget=20", *settings)
-    assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
-
-
-def test_a_book_that_is_no_text_is_named(kvbench: Command, pg19: tuple[str, ...]) -> None:
-    Path("data/pg19/b.txt").write_bytes(b"caf\xe9")
-    finished = kvbench("run", *pg19, "policy=full")
-    assert finished.code == 4
-    assert [row.error for row in by_sample()] == [None, "pg19/b.txt: not UTF-8: unexpected end of data at byte 3", None]
-    again = kvbench("run", *pg19, *STREAMING, "budget=10", "task.reset=false", "results.dir=stream")
-    assert again.code == 4 and "1 failed" in again.err, "a stream goes on without it"
+def test_what_books_or_model_do_not_have_is_refused(kvbench: Command, pg19: tuple[str, ...]) -> None:
+    reasons = {"task.samples=4": "pg19 has 3 samples, none is 3", "task.context_length=513": "at most 512 tokens"}
+    for setting, reason in reasons.items():
+        finished = kvbench("run", *pg19, "policy=h2o_obcache", "budget=20", setting)
+        assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
 
 
 def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> None:

@@ -46,16 +46,11 @@ def test_questions_share_prefill_and_cut(kvbench: Command, asking: tuple[str, ..
         }
         assert len(by_context) == 2 and all(len(kept) == 1 for kept in by_context.values())
     assert all(row.schedule == "context" and row.metric == "kvzip_inclusion" for row in rows)
-
-
-def test_questions_asked_alone_are_the_same_rows(kvbench: Command, asking: tuple[str, ...]) -> None:
-    """A run that stops within a context goes on with its other questions; the cut is made anew and is the same."""
-    kvbench("run", *asking, "policy=snapkv", "budget=0.3")
     kvbench("run", *asking, "policy=snapkv", "budget=0.3", "task.samples=1", "results.dir=parts")
-    finished = kvbench("run", *asking, "policy=snapkv", "budget=0.3", "results.dir=parts")
-    assert finished.code == 0 and "4 rows to run from 2 prompts" in finished.err, finished.err
-    whole, parts = ({row.sample: row.outcome() for row in rows_of(Path(name))} for name in ("out", "parts"))
-    assert whole == parts
+    resumed = kvbench("run", *asking, "policy=snapkv", "budget=0.3", "results.dir=parts")
+    assert resumed.code == 0 and "4 rows to run from 2 prompts" in resumed.err, resumed.err
+    whole = {row.sample: row.outcome() for row in rows if row.policy == "snapkv"}
+    assert whole == {row.sample: row.outcome() for row in rows_of(Path("parts"))}, "the cut is made anew"
 
 
 def test_the_instruction_is_in_the_head_that_kvzip_keeps(kvbench: Command, asking: tuple[str, ...]) -> None:
@@ -73,12 +68,6 @@ def test_the_instruction_is_in_the_head_that_kvzip_keeps(kvbench: Command, askin
             assert bits[:head].all() and not bits.all()
 
 
-def test_query_aware_rows_have_a_cut_of_their_own(kvbench: Command, asking: tuple[str, ...]) -> None:
-    finished = kvbench("run", *asking, "policy=snapkv", "budget=0.3", "schedule.evict_after=prompt", "task.samples=2")
-    assert finished.code == 0 and "2 rows to run from 2 prompts" in finished.err, finished.err
-    assert {row.schedule for row in rows_of(Path("out"))} == {"prompt"}
-
-
 def test_tables_by_question_number(kvbench: Command, asking: tuple[str, ...]) -> None:
     kvbench("run", *asking, "policy=full,snapkv", "budget=0.3")
     shown = kvbench("report", "table", "--results", "out", "--format", "markdown", "cols=question_number")
@@ -89,12 +78,14 @@ def test_tables_by_question_number(kvbench: Command, asking: tuple[str, ...]) ->
     assert "snapkv" in shown.out and "full" in shown.out
     third = kvbench("report", "table", "--results", "out", "--format", "csv", "question_number=3")
     assert [line.split(",")[6] for line in third.out.splitlines()[1:]] == ["1", "1"]
+    drawn = kvbench("report", "plot", "tradeoff", "--results", "out", "x=question", "--out", "turns.png")
+    assert drawn.code == 0 and Path("turns.png").stat().st_size > 1000, drawn.err
     refused = kvbench("report", "table", "--results", "out", "cols=question_number", "against=full")
     assert refused.code == 2 and "against= compares complete cells" in refused.err
 
 
-def test_conversations_have_a_table_and_a_plot_by_turn(kvbench: Command, asking: tuple[str, ...]) -> None:
-    """Right and own answers are cells of their own, which share no row; the first turn of both is the same."""
+def test_right_and_own_answers_are_cells_of_their_own(kvbench: Command, asking: tuple[str, ...]) -> None:
+    """They share no row; the first turn of both is the same."""
     settings = ("policy=full,snapkv", "budget=0.3", "schedule.decode_every=8", "task.max_new_tokens=6")
     for turns in ("gold", "own"):
         finished = kvbench("run", *asking, *settings, f"task.turns={turns}")
@@ -104,11 +95,6 @@ def test_conversations_have_a_table_and_a_plot_by_turn(kvbench: Command, asking:
     modes = {cell.stem: json.loads(cell.read_text())["task"]["turns"] for cell in Path("out/cells").glob("*.json")}
     firsts = {(modes[row.cell], row.policy, row.sample): row.output_sha256 for row in rows if row.question_number == 1}
     assert all(output == firsts["gold", policy, sample] for (_, policy, sample), output in firsts.items())
-    kvbench("run", *asking, *settings, "task.turns=own", "results.dir=own")
-    shown = kvbench("report", "table", "--results", "own", "--format", "markdown", "cols=question_number")
-    assert shown.code == 0 and all(f"question number {number}" in shown.out for number in (1, 2, 3)), shown.out
-    drawn = kvbench("report", "plot", "tradeoff", "--results", "own", "x=question", "--out", "turns.png")
-    assert drawn.code == 0 and Path("turns.png").stat().st_size > 1000, drawn.err
 
 
 def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from kvbench.config.entries import options
 from kvbench.records import Row
 from tests.cli.conftest import Command, rows_of
@@ -32,25 +30,6 @@ def test_every_reader_runs_on_the_embedded_model(kvbench: Command) -> None:
         assert row.read_bytes < dense.read_bytes and row.index_bytes > 0
     table = kvbench("report", "table", "--results", "out").out
     assert "snapkv reader=quest reader.budget=0.3" in table
-
-
-@pytest.mark.parametrize("schedule", ["prompt", "context"])
-def test_readers_of_everything_answer_as_dense_cells(kvbench: Command, tiny: tuple[str, ...], schedule: str) -> None:
-    words = (
-        *tiny,
-        "task.samples=1",
-        "policy=snapkv,plain",
-        "budget=0.5",
-        f"schedule.evict_after={schedule}",
-        "reader.dense_layers=0",
-    )
-    finished = kvbench("run", *words, f"reader={READERS}", "reader.budget=1.0", "reader.question=sparse")
-    assert finished.code == 0, finished.err
-    answers: dict[tuple[str, int], set[str | None]] = {}
-    for row in rows_of(Path("out")):
-        assert row.error is None and row.read_bytes is not None and row.index_bytes == 0
-        answers.setdefault((row.policy.split()[0], row.sample), set()).add(f"{row.output_sha256} {row.read_bytes}")
-    assert len(answers) == 2 and all(len(same) == 1 for same in answers.values())
 
 
 def test_the_question_is_read_densely_unless_it_is_said(kvbench: Command, tiny: tuple[str, ...]) -> None:

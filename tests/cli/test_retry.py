@@ -13,7 +13,7 @@ from tests.cli.conftest import Command, rows_of
 def test_errors_are_retried_when_asked(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine in trouble leaves error rows; they stay until somebody wants them made again."""
+    """NaN in a cache fails every cell, by its score or by its logits; rows stay until they are asked for again."""
     command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
     load = local.load
 
@@ -25,6 +25,9 @@ def test_errors_are_retried_when_asked(
 
     monkeypatch.setattr(local, "load", spoilt)
     assert kvbench(*command, "task.samples=2").code == 4
+    errors = {row.policy: str(row.error) for row in rows_of(Path("out"))}
+    assert "the logits are no numbers" in errors["full"]
+    assert "layer 0 holds NaN or inf in its keys" in errors["h2o_obcache"]
     monkeypatch.setattr(local, "load", load)
     stayed = kvbench(*command)
     assert stayed.code == 4 and "2 rows to run from 1 prompt (4 rows are there already)" in stayed.err
@@ -35,8 +38,10 @@ def test_errors_are_retried_when_asked(
     assert "all 6 rows are in out" in kvbench(*command, "--retry-errors").err
 
 
-@pytest.mark.parametrize("when", ["before a job is recorded", "after the last job"])
-@pytest.mark.parametrize("gone", ["out", "out/rows"])
+@pytest.mark.parametrize(
+    ("when", "gone"),
+    [("before a job is recorded", "out"), ("before a job is recorded", "out/rows"), ("after the last job", "out/rows")],
+)
 def test_a_folder_that_goes_away_during_a_run_is_told(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, when: str, gone: str
 ) -> None:

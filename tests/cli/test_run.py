@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from kvbench.records import COLUMNS
 from kvbench.run import local, prefill_job
@@ -17,26 +16,18 @@ LISTS = ("policy=full,h2o_obcache,tova_obcache,snapkv", "score=attn,obcache_join
 CELLS = 1 + 3 * 2 * 2
 
 
+BLANK = {"error", "reasoning", "reasoning_tokens", "question_number", "border_tokens", "recurrent_layers"}
+BLANK |= {"recurrent_bytes", "weights", "first_token_seconds", "production_seconds", "replaces"}
+"""Columns that a usual row lacks."""
+
+
 def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
     finished = kvbench("run", *tiny, "policy=snapkv", "score=obcache_joint", "budget=0.2")
     assert finished.code == 0, finished.err
     rows = rows_of(Path("out"))
     assert [row.sample for row in rows] == [0, 1, 2]
     for row in rows:
-        blank = {name for name in COLUMNS if getattr(row, name) is None}
-        assert blank <= {
-            "error",
-            "reasoning",
-            "reasoning_tokens",
-            "question_number",
-            "border_tokens",
-            "recurrent_layers",
-            "recurrent_bytes",
-            "weights",
-            "first_token_seconds",
-            "production_seconds",
-            "replaces",
-        }
+        assert {name for name in COLUMNS if getattr(row, name) is None} <= BLANK
         assert row.policy == "snapkv" and row.score == "obcache_joint" and row.budget == "0.2"
         assert row.prompt_tokens is not None and row.kept_tokens == int(row.prompt_tokens * 0.2 + 0.5)
         assert row.cache_bytes == row.kept_tokens * 2 * 2 * 8 * 2 * 4  # layers, KV heads, head size, K and V, float32
@@ -53,56 +44,23 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
     assert Path("out/environments", f"{rows[0].environment}.json").is_file()
 
 
-def test_cells_of_a_prompt_share_its_prefill(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    """Tokens prefilled are the sum of the distinct prompts, however many cells there are."""
-    finished = kvbench("run", *tiny, *LISTS)
-    rows = rows_of(Path("out"))
-    assert finished.code == 0 and len(rows) == CELLS * 3
-    prompts = {row.prompt_sha256: row.prompt_tokens for row in rows}
-    assert f"{CELLS * 3} rows from 3 prefills of {sum(prompts.values())} tokens" in finished.err  # type: ignore[arg-type]
-
-
-def test_full_is_one_cell_with_a_notice(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    finished = kvbench("run", *tiny, "policy=full,streaming_llm", "score=attn,obcache_key", "budget=0.1,0.2")
-    cells = {(row.policy, row.score, row.budget) for row in rows_of(Path("out"))}
-    assert cells == {("full", None, "1.0"), ("streaming_llm", None, "0.1"), ("streaming_llm", None, "0.2")}
-    assert "full takes no score and no budget" in finished.err
-    assert "streaming_llm takes no score" in finished.err
-
-
-@pytest.mark.slow
-def test_rows_do_not_depend_on_what_else_runs(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    """Alone, together, in another order, with another number of samples: the same bits."""
-    kvbench("run", *tiny, *LISTS)
-    together = outcomes(Path("out"))
-    for folder, *changes in (
-        ("alone", "policy=snapkv", "score=obcache_joint", "budget=0.1"),
-        ("turned", "policy=snapkv,h2o_obcache", "score=obcache_joint", "budget=0.3,0.1"),
-        ("fewer", "policy=h2o_obcache", "score=attn", "budget=0.3", "task.samples=2"),
-    ):
-        assert kvbench("run", *tiny, *changes, f"results.dir={folder}").code == 0
-        assert {key: together[key] for key in outcomes(Path(folder))} == outcomes(Path(folder))
-
-
 def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Cells of a prompt share its prefill; of several numbers of samples the largest counts."""
     assert kvbench("run", *tiny, *LISTS, "task.samples=1").code == 0
-    more = kvbench("run", *tiny, *LISTS)
+    more = kvbench("run", *tiny, *LISTS, "task.samples=1,3,2")
+    rows = rows_of(Path("out"))
+    tokens = {row.sample: row.prompt_tokens or 0 for row in rows}
+    assert len(rows) == CELLS * 3 and sorted(tokens) == [0, 1, 2]
     assert f"{CELLS * 2} rows to run from 2 prompts ({CELLS} rows are there already)" in more.err
-    assert f"{CELLS * 2} rows from 2 prefills" in more.err
+    assert f"{CELLS * 2} rows from 2 prefills of {tokens[1] + tokens[2]} tokens" in more.err
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     monkeypatch.setattr(local, "model_info", lambda spec: pytest.fail("a model was opened"))
     finished = kvbench("run", *tiny, *LISTS)
     assert finished.code == 0 and f"all {CELLS * 3} rows are in out" in finished.err
     assert finished.out == more.out
     assert before == {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-
-
-def test_a_new_cell_joins_a_finished_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.2")
-    again = kvbench("run", *tiny, "policy=h2o_obcache,tova_obcache", "budget=0.2")
-    assert "3 rows to run from 3 prompts (3 rows are there already)" in again.err
 
 
 def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -122,65 +80,15 @@ def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny:
 def test_what_the_second_model_or_task_cannot_do_stops_before_the_first_row(
     kvbench: Command, tiny: tuple[str, ...], tiny_model: Path
 ) -> None:
-    """Nothing is written although the first part of the sweep could run."""
     for changes, message in (
         (["task=ruler/niah_single_1,ruler/niah_multikey_3", "task.context_length=512"], "smallest context_length"),
+        (["task.stop=[No such text]"], "task.stop='No such text' is not one token"),
         (["model.max_length=100"], "is more than"),
         (["model.chat=auto,required"], "model.chat=required"),
     ):
         finished = kvbench("run", *tiny, *changes)
         assert finished.code == 2 and message in finished.err
         assert not Path("out").exists()
-
-
-def test_two_tasks_and_two_models_are_one_sweep(
-    kvbench: Command, tiny: tuple[str, ...], stopping_model: Path, tiny_model: Path
-) -> None:
-    paths = f"model.path={tiny_model},{stopping_model}"
-    finished = kvbench("run", *tiny, paths, "task=ruler/niah_single_1,ruler/niah_multikey_2", "policy=full,h2o_obcache")
-    assert finished.code == 0, finished.err
-    rows = rows_of(Path("out"))
-    assert len({(row.model, row.task, row.policy) for row in rows}) == 8 and len(rows) == 24
-    assert "24 rows from 12 prefills" in finished.err
-
-
-def test_a_stop_token_ends_an_answer_and_stays_out_of_it(
-    kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, stopping_model: Path
-) -> None:
-    """The stopping model is the tiny one, told to stop at the token with which it begins its first answer."""
-    kvbench("run", *tiny, "policy=full")
-    free = rows_of(Path("out"))[0]
-    kvbench("run", *tiny, "policy=full", f"model.path={stopping_model}", "results.dir=stopped")
-    stopped = rows_of(Path("stopped"))[0]
-    assert (free.new_tokens, stopped.new_tokens) == (4, 1)
-    assert free.prediction and stopped.prediction == ""
-    assert free.output_sha256 != stopped.output_sha256
-
-
-def test_broken_numbers_are_error_rows(
-    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NaN in the cache fails every cell of the sample, by its score or by its logits, and the sweep ends with 4."""
-    load = local.load
-
-    def spoilt(model_info: object, begun: object) -> object:
-        loaded = load(model_info, begun)  # type: ignore[arg-type]
-        # no matrix: those are laid out anew when a model is loaded, and read from there
-        loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
-        return loaded
-
-    monkeypatch.setattr(local, "load", spoilt)
-    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", "score=obcache_joint", "budget=0.2")
-    assert finished.code == 4
-    errors = {row.policy: row.error for row in rows_of(Path("out"))}
-    assert "the logits are no numbers" in str(errors["full"])
-    assert "layer 0 holds NaN or inf in its keys" in str(errors["h2o_obcache"])
-
-
-def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    finished = kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.2", "task.samples=1,3,2")
-    assert "3 rows from 3 prefills" in finished.err
-    assert [row.sample for row in rows_of(Path("out"))] == [0, 1, 2]
 
 
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
@@ -214,41 +122,6 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     (file,) = Path("out/errors").iterdir()
     assert {row.error for row in failed} == {f"IndexError: list index out of range; traceback in errors/{file.name}"}
     assert "Traceback" in file.read_text()
-
-
-def test_a_swept_setting_is_told_apart_in_the_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=snapkv", "policy.window=8,16", "policy.pool.size=5", "budget=0.2")
-    assert {row.policy for row in rows_of(Path("out"))} == {
-        "snapkv window=8 pool.size=5",
-        "snapkv window=16 pool.size=5",
-    }
-
-
-def test_query_heads_layout_costs_its_bytes(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=snapkv", "policy.layout=kv_heads,query_heads", "budget=0.2")
-    sizes = {row.layout: row.cache_bytes for row in rows_of(Path("out"))}
-    assert sizes["query_heads"] == 2 * sizes["kv_heads"]  # type: ignore[operator]
-
-
-def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ...], tiny_model: Path) -> None:
-    """Taken from what the model says unstopped; it may be asked to wait."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    kvbench("run", *tiny, "policy=full", "task.max_new_tokens=8")
-    free = rows_of(Path("out"))
-    words = [(row, word) for row in free for word in tokenizer.tokenize(str(row.prediction))[1:]]
-    row, word = next((row, word) for row, word in words if word.isascii() and word.isalpha())
-    stopped, late = (
-        kvbench(
-            "run", *tiny, "policy=full", "task.max_new_tokens=8", f"task.stop=[{word}]", *more, f"results.dir={folder}"
-        )
-        for folder, *more in (("stopped",), ("late", "task.min_new_tokens=8"))
-    )
-    assert stopped.code == late.code == 0, stopped.err + late.err
-    answers = {answer.sample: answer for answer in rows_of(Path("stopped"))}
-    assert answers[row.sample].prediction == str(row.prediction)[: str(row.prediction).index(word)]
-    assert answers[row.sample].new_tokens < 8 == rows_of(Path("late"))[row.sample].new_tokens
-    bad = kvbench("run", *tiny, "task.stop=[No such text]", "results.dir=bad")
-    assert bad.code == 2 and "task.stop='No such text' is not one token" in bad.err and not Path("bad").exists()
 
 
 def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -299,18 +172,19 @@ def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None
 
 def test_the_full_cache_stands_beside_the_cells(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """It is the cell of policy=full, from the same prefill, and no other cell is named differently for it."""
+    tiny = (*tiny, "task.samples=2")
     method = (*tiny, "policy=snapkv", "budget=0.2", "policy.window=8")
     alone = kvbench("run", *method, "reference=none", "results.dir=alone")
     assert alone.code == 0 and {row.policy for row in rows_of(Path("alone"))} == {"snapkv window=8"}
     beside = kvbench("run", *method, "reference=full")
-    assert beside.code == 0 and "2 cells, 6 rows to run from 3 prompts" in beside.err
-    assert "6 rows from 3 prefills" in beside.err and "full: no eviction" in beside.out
+    assert beside.code == 0 and "2 cells, 4 rows to run from 2 prompts" in beside.err
+    assert "4 rows from 2 prefills" in beside.err and "full: no eviction" in beside.out
     named = kvbench("run", *tiny, "policy=full,snapkv", "budget=0.2", "reference=full", "results.dir=named")
-    assert "2 cells, 6 rows" in named.err
+    assert "2 cells, 4 rows" in named.err
     both, full = outcomes(Path("out")), outcomes(Path("named"))
     assert outcomes(Path("alone")).items() <= both.items()
     assert {key: row for key, row in full.items() if row["policy"] == "full"}.items() <= both.items()
-    assert kvbench("run", *method, "reference=full").err.startswith("kvbench: 2 cells, all 6 rows are in out")
+    assert kvbench("run", *method, "reference=full").err.startswith("kvbench: 2 cells, all 4 rows are in out")
 
 
 @pytest.mark.parametrize(
@@ -347,15 +221,6 @@ def test_a_text_in_blocks_has_no_reference(tmp_path: Path) -> None:
     assert [*with_reference([cell])] == [full, cell]
     blocks = replace(cell, schedule=replace(cell.schedule, prefill_block=64))
     assert [*with_reference([blocks])] == [blocks]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [("reference=half", "allowed: 'full' or 'none'"), ("reference=full,none", "a sweep has one reference")],
-)
-def test_a_reference_is_full_or_none(kvbench: Command, tiny: tuple[str, ...], words: str, message: str) -> None:
-    finished = kvbench("run", *tiny, "policy=snapkv", words)
-    assert finished.code == 2 and message in finished.err and not Path("out").exists()
 
 
 @pytest.mark.parametrize(("report", "head"), [("cost", "prefills"), ("none_of_these", "string_match_all")])

@@ -69,14 +69,8 @@ def test_evictions_of_rkv_are_where_its_code_has_them(prompt: int, sizes: list[i
 
 def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Beside what is kept of the prompt; answers of eight tokens, of which the last is not read."""
-    settings = (
-        *tiny,
-        "policy=tova_obcache",
-        "policy.recent=2",
-        "task.samples=1",
-        "task.max_new_tokens=8",
-        "task.min_new_tokens=8",
-    )
+    answers = ("task.samples=1", "task.max_new_tokens=8", "task.min_new_tokens=8")
+    settings = (*tiny, "policy=tova_obcache", "policy.recent=2", *answers)
     settings = (*settings, "budget=25,1.0", "schedule.decode_every=1", "schedule.answer_budget=null,3,500")
     assert kvbench("run", *settings).code == 0
     rows = rows_of(Path("out"))
@@ -121,44 +115,11 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
 def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
     """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""
     settings = (*tiny, "policy=h2o_obcache", "policy.recent=4", "policy.window=all", steps)
-    assert kvbench("run", *settings, "budget=20,0.3", "results.dir=together").code == 0
-    for samples in (1, 3):
+    assert kvbench("run", *settings, "budget=20,0.3", "task.samples=2", "results.dir=together").code == 0
+    for samples in (1, 2):
         assert kvbench("run", *settings, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
     apart, together = outcomes(Path("apart")), outcomes(Path("together"))
-    assert len(apart) == 3 and apart == {key: together[key] for key in apart}
-
-
-def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    assert kvbench("run", *tiny, "policy=full", "schedule.decode_every=null,1", "task.samples=1").code == 0
-    assert [(row.schedule, row.kept_fraction) for row in rows_of(Path("out"))] == [("prompt", 1.0)]
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (
-            ("schedule.decode_every=0",),
-            "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
-        ),
-        (("schedule.answer_budget=8",), "schedule.answer_budget=8, but the answer is not evicted from: add"),
-        (("schedule.decode_every=1", "schedule.answer_budget=8"), "cannot hold the 32 newest tokens that snapkv"),
-        (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
-        (
-            ("schedule.decode_counts=all",),
-            "schedule.decode_counts=all, but decode_every=null and evict_after=prompt: the prompt counts",
-        ),
-        (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
-        (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),
-        (("schedule.prefill_block=64", "score=kvzip"), "score kvzip repeats what was read, once"),
-        (("schedule.prefill_block=64", "score=expected_attention"), "reads the queries of the whole prompt, once"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_what_cannot_be_is_refused(
-    kvbench: Command, tiny: tuple[str, ...], settings: tuple[str, ...], reason: str
-) -> None:
-    finished = kvbench("run", *tiny, "policy=snapkv", *settings)
-    assert finished.code == 2 and reason in finished.err
+    assert len(apart) == 2 and apart == {key: together[key] for key in apart}
 
 
 def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -171,7 +132,8 @@ def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ..
     """All policies over one context share its prefill and its repetition; what cannot be repeated again is refused."""
     policies = "policy=kvzip,kvzip_uniform,kvzip_head,h2o_obcache"
     settings = (*tiny, policies, "score=kvzip", "score.chunk=100", "budget=0.3,0.5", "schedule.evict_after=context")
-    assert "24 rows from 3 prefills" in kvbench("run", *settings).err
+    settings = (*settings, "task.samples=2")
+    assert "16 rows from 2 prefills" in kvbench("run", *settings).err
     rows = rows_of(Path("out"))
     assert {row.error for row in rows} == {None} and {row.schedule for row in rows} == {"context"}
     kept = {(row.policy, row.budget): row.kept_fraction for row in rows if row.sample == 0}
@@ -179,12 +141,10 @@ def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ..
     for (policy, budget), fraction in kept.items():
         assert fraction is not None and fraction <= float(budget) + 0.002
         assert policy == "kvzip_head" or abs(fraction - float(budget)) < 0.002
-    alone = (*tiny, "policy=kvzip", "score.chunk=100", "budget=0.3", "results.dir=apart")
+    alone = (*tiny, "policy=kvzip", "score.chunk=100", "budget=0.3", "task.samples=1", "results.dir=apart")
     assert kvbench("run", *alone).code == 0
     together = outcomes(Path("out"))
     assert outcomes(Path("apart")).items() <= together.items()
-    refused = kvbench("run", *alone, "schedule.decode_every=1")
-    assert refused.code == 2 and "score kvzip repeats what was read, once" in refused.err
 
 
 def test_cake_cuts_while_it_answers_unless_told_otherwise(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -59,39 +59,37 @@ def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, .
     assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
 
 
-def test_rows_of_a_device_hour_are_those_of_all_processes_that_share_it(kvbench: Command, tmp_path: Path) -> None:
-    """Two processes of a GPU that two share, for an hour each: one device hour."""
-    folder = tmp_path / "out"
+EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
+
+
+def asked(folder: Path) -> None:
+    """Make a folder that is asked for 100 rows."""
     (folder / "rows").mkdir(parents=True)
     ResultsFolder(folder).write_sweep((), {"ab": 100})
-    early, late = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
+
+
+def test_rows_of_a_device_hour_are_those_of_all_processes_that_share_it(kvbench: Command, tmp_path: Path) -> None:
+    """Two processes of a GPU that two share, for an hour each: one device hour."""
+    asked(tmp_path / "out")
     for rows in (30, 50):
-        write_process(folder, rows=rows, devices=0.5, started_utc=early, beat_utc=late)
+        write_process(tmp_path / "out", rows=rows, devices=0.5, started_utc=EARLY, beat_utc=LATE)
     status = json.loads(kvbench("status", "--results", "out", "--json").out)
     assert (status["device_hours"], status["rows_per_device_hour"]) == (1, 80)
     assert "device hours: 1, 80 rows in each" in kvbench("status", "--results", "out").out
 
 
-def status_rows(folder: Path) -> int:
-    """The rows that the processes of a folder say they recorded."""
-    return sum(json.loads(file.read_text("utf-8"))["rows"] for file in (folder / "processes").glob("*.json"))
-
-
 def test_processes_are_told_apart_by_what_they_do(kvbench: Command, tmp_path: Path) -> None:
     """Here the system is asked; elsewhere the heartbeat; squeue knows better where it answers."""
     folder = tmp_path / "out"
-    (folder / "rows").mkdir(parents=True)
-    ResultsFolder(folder).write_sweep((), {"ab": 100})
-    early, late = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
-    write_process(folder, rows=30, devices=2, started_utc=early, beat_utc=late)
-    write_process(folder, born="1", started_utc=early, beat_utc=late)
-    write_process(folder, machine="another", started_utc=early, beat_utc=late)
-    write_process(folder, machine="another", ended="finished", started_utc=early, beat_utc=late)
+    asked(folder)
+    for more in ({"rows": 30, "devices": 2}, {"born": "1"}, {"machine": "another"}):
+        write_process(folder, started_utc=EARLY, beat_utc=LATE, **more)
+    write_process(folder, machine="another", ended="finished", started_utc=EARLY, beat_utc=LATE)
     status = json.loads(kvbench("status", "--results", "out", "--json").out)
     assert status["processes"] == {"running": 1, "killed": 1, "silent": 1, "ended": 1}
     assert status["device_hours"] == pytest.approx(5) and status["rows_per_second"] == pytest.approx(30 / 3600)
     assert status["eta_seconds"] == pytest.approx(100 * 3600 / 30)
-    assert status["rows_per_device_hour"] == pytest.approx(status_rows(folder) / 5)
+    assert status["rows_per_device_hour"] == pytest.approx(30 / 5)
     assert "at 30 rows an hour" in kvbench("status", "--results", "out").out
 
 
@@ -129,7 +127,7 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
 SLEEP = """
 import fcntl, sys, time
 lock = open(sys.argv[1], "w")
-if sys.argv[2] == "locked":
+if sys.argv[2] != "open":
     fcntl.flock(lock, fcntl.LOCK_EX)
 print(flush=True)
 time.sleep(600)
@@ -164,15 +162,6 @@ def test_cancel_ends_the_holder_of_a_lock(kvbench: Command, tmp_path: Path, held
             sleeping.kill()
 
 
-def test_a_process_is_locked_until_it_ends(kvbench: Command, tmp_path: Path) -> None:
-    heart = Heartbeat(ResultsFolder("out"), 0.01, 180.0)
-    heart.start()
-    assert heart.process is not None and heart.process.works_on(ResultsFolder("out"))
-    heart.end("finished")
-    assert not heart.process.works_on(ResultsFolder("out"))
-    assert [path.suffix for path in (tmp_path / "out" / "processes").iterdir()] == [".json"]
-
-
 def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path) -> None:
     """By a file, which it sees with its next heartbeat."""
     there = write_process(tmp_path / "out", machine="another")
@@ -180,12 +169,14 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
     assert (tmp_path / "out" / "processes" / f"{there.name}.cancel").exists()
     heart = Heartbeat(ResultsFolder("out"), 0.01, 180.0)
     name = heart.start()
+    assert heart.process is not None and heart.process.works_on(ResultsFolder("out"))
     (tmp_path / "out" / "processes" / f"{name}.cancel").touch()
     for _ in range(1000):
         if heart.cancelled:
             break
         heart._ended.wait(0.01)
     heart.end("finished")
+    assert not heart.process.works_on(ResultsFolder("out")) and not [*(tmp_path / "out").rglob(f"{name}.lock")]
     assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
     queue = JobQueue(ResultsFolder("out"))
     queue._heartbeat.cancelled = True
@@ -193,22 +184,11 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
         queue.check()
 
 
-@pytest.mark.parametrize("command", ["status", "cancel"])
-def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command) -> None:
-    assert kvbench(command, "--results", "nowhere").code == 3
-    bad = kvbench(command, "--jsn")
-    flags = "--help, --json, --results" if command == "status" else "--help, --requests, --results"
-    assert bad.code == 2 and f"allowed: {flags}; see kvbench {command} --help\n" in bad.err
-    assert kvbench(command, "--help").code == 0
-
-
 def test_shards_make_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
     first = kvbench("run", *tiny, *CELLS, "--shard", "1/2")
     assert first.code == 0 and "2 cells, shard 1/2: 4 rows to run from 2 prompts" in first.err
     assert "2 rows to run from 1 prompt" in kvbench("run", *tiny, *CELLS, "--shard=2/2").err
     assert "all 6 rows are in out" in kvbench("run", *tiny, *CELLS).err
-    for bad in ("3/2", "0/2", "two"):
-        assert kvbench("run", *tiny, "--shard", bad).code == 2
 
 
 class Child(Forked):
@@ -291,59 +271,19 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert sum(map(len, lines)) == 2 * samples
 
 
-KILLED = """
-import os, signal, sys, threading, time
-def end():
-    while not os.path.isdir("out/leases") or not os.listdir("out/leases"):
-        time.sleep(0.005)
-    for number in range({kills}):
-        try:
-            os.close(os.open(f"killed{{number}}", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
-        os.kill(os.getpid(), signal.SIGKILL)
-if "run" in sys.orig_argv:
-    threading.Thread(target=end, daemon=True).start()
-"""
-"""A sitecustomize.py of the processes of launcher=local: so many of them are killed once prompts are being made."""
-
-
-@pytest.mark.parametrize(
-    ("kills", "is_forked"),
-    [(2, True), *(pytest.param(kills, False, marks=pytest.mark.slow) for kills in (1, 2))],
-    ids=["two forks", "one", "two"],
-)
 def test_what_a_killed_process_held_is_made_and_the_table_printed(
-    kvbench: Command,
-    tiny: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kills: int,
-    is_forked: bool,
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the other process, or by the calling one if all were killed; which signal killed them is said."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(KILLED.format(kills=kills))
+    """By the calling process, as all others were killed; which signal killed them is said."""
+    settings = (*tiny, *CELLS)
     with monkeypatch.context() as changed:
-        if is_forked:
-            changed.setattr("kvbench.run.launch.local.subprocess", started_as(Killed))
-        changed.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        settings = (*tiny, *CELLS)
+        changed.setattr("kvbench.run.launch.local.subprocess", started_as(Killed))
         finished = kvbench("run", *settings, "launcher=local", "launcher.processes=2")
     assert finished.code == 0, finished.err
-    assert (
-        f"kvbench: {kills} of 2 processes {'was' if kills == 1 else 'were'} killed ([" in finished.err
-        and "SIGKILL" in finished.err
-    )
+    assert "kvbench: 2 of 2 processes were killed ([" in finished.err and "SIGKILL" in finished.err
     assert "this process runs what the others left" in finished.err
     assert re.search(r"^snapkv +attn +3 ", finished.out, re.MULTILINE)
     assert kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
     assert sum(map(len, lines)) == 6
-
-
-def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    assert "a sweep has one launcher" in kvbench("run", *tiny, "launcher=none,local").err
-    assert "launcher.shards" in kvbench("run", *tiny, "launcher.shards=3").err
-    assert kvbench("run", *tiny, "launcher=slrm").code == 2

@@ -43,16 +43,21 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
         assert outcomes(tmp_path / "out") == outcomes(tmp_path / "peace")
 
 
-def test_a_scheduler_that_signals_gets_a_whole_sample_and_75(fork: Fork, tiny: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "said"), [(signal.SIGUSR1, 75, "stopped by SIGUSR1"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_run_that_is_stopped_leaves_whole_samples(
+    fork: Fork, tiny: tuple[str, ...], tmp_path: Path, sent: signal.Signals, code: int, said: str
+) -> None:
     stopped = fork("run", *tiny, *CELLS, "task.samples=400")
     wait_for_rows(tmp_path / "out", stopped)
-    stopped.send_signal(signal.SIGUSR1)
+    stopped.send_signal(sent)
     _, errors = stopped.communicate()
-    assert stopped.returncode == 75, errors
-    assert "stopped by SIGUSR1" in errors and "run the same command to continue" in errors
+    assert stopped.returncode == code, errors
+    assert said in errors and "run the same command to continue" in errors
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 800 and len(left) % 2 == 0
-    assert not list((tmp_path / "out" / "leases").iterdir())
+    assert sent == signal.SIGINT or not list((tmp_path / "out" / "leases").iterdir())
 
 
 @pytest.mark.parametrize("name", SIGNALS)
@@ -72,13 +77,3 @@ def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixtur
     finally:
         signal.signal(number, before)
     assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
-
-
-def test_an_interrupt_leaves_whole_rows_and_exits_130(fork: Fork, tiny: tuple[str, ...], tmp_path: Path) -> None:
-    stopped = fork("run", *tiny, *CELLS, "task.samples=400")
-    wait_for_rows(tmp_path / "out", stopped)
-    stopped.send_signal(signal.SIGINT)
-    _, errors = stopped.communicate()
-    assert stopped.returncode == 130 and "run the same command to continue" in errors
-    left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 800 and len(left) % 2 == 0

@@ -146,17 +146,11 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 3
 
 
-@pytest.mark.parametrize(
-    "text", ["\n\nRepeat it, exactly.", 'it\'s "so"', "a\\nb", "a\\nb\nc", "end\\", " ", "", "x=1"]
-)
-def test_a_text_that_is_written_is_read_again(text: str) -> None:
-    word = f"score.repeat_prompt={format_value(text)}"
-    (cell,) = cells_of(["policy=kvzip", word])
-    assert cell.score == KVzip(repeat_prompt=text)
-    assert [each.score for each in cells_of(["policy=kvzip", f"{word},other"])] == [
-        cell.score,
-        KVzip(repeat_prompt="other"),
-    ]
+def test_a_text_that_is_written_is_read_again() -> None:
+    for text in ("\n\nRepeat it, exactly.", 'it\'s "so"', "a\\nb", "a\\nb\nc", "end\\", " ", "", "x=1"):
+        word = f"score.repeat_prompt={format_value(text)}"
+        alone, again, other = *cells_of(["policy=kvzip", word]), *cells_of(["policy=kvzip", f"{word},other"])
+        assert alone.score == again.score == KVzip(repeat_prompt=text) and other.score == KVzip(repeat_prompt="other")
 
 
 def test_line_ends_are_escapes_in_double_quotes_only() -> None:

@@ -52,8 +52,8 @@ KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 OF_EVERY_TASK = {field.name for field in fields(TaskSettings)}
 BY_HYDRA = {group: [*{name.partition("/")[0]: name for name in options(group)}.values()] for group in KINDS}
-BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model")}
-"""One name of each folder, as the tasks of a benchmark are read in the same way; a third of the policies, scores and
+BY_HYDRA |= {group: BY_HYDRA[group][::6] for group in ("policy", "score", "model")}
+"""One name of each folder, as the tasks of a benchmark are read in the same way; a sixth of the policies, scores and
 models, whose files are alike."""
 
 
@@ -100,7 +100,10 @@ def own_settings(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
-def test_file_builds_what_it_names(group: str, name: str) -> None:
+def test_file_builds_what_it_names_and_says_what_it_is(group: str, name: str) -> None:
+    """The first line of what it says is what `kvbench list` shows."""
+    line = describe(items(group)[name]).says.partition("\n")[0]
+    assert len(line) > 20 and line.endswith(".")
     if group == "paper":
         assert item_of(name).name == name
         return
@@ -123,13 +126,6 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
     assert built.name == (f"{name}/mine" if name in own else name)
-
-
-@pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
-def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
-    """That line is what `kvbench list` shows."""
-    line = describe(items(group)[name]).says.partition("\n")[0]
-    assert len(line) > 20 and line.endswith(".")
 
 
 @pytest.mark.parametrize("name", options("task"))
@@ -184,18 +180,14 @@ def test_every_group_can_be_listed() -> None:
 
 
 @pytest.mark.parametrize("policy", options("policy"))
-def test_a_policy_names_its_default_score(policy: str) -> None:
-    """run.yaml has none, so that a policy without a score of its own could not be composed."""
-    assert "score" not in OmegaConf.load(paths.conf() / "run.yaml")
-    assert composed(f"policy={policy}", *needed("policy", policy))["score"]["name"] in options("score")
-
-
-@pytest.mark.parametrize("policy", options("policy"))
-def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
-    """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
-    written = composed(f"policy={policy}", *needed("policy", policy))["policy"]
-    if written["accepts"]:
-        assert {*step_settings(), *(field.name for field in fields(Policy))} == {*written, "steps"} - {"_target_"}
+def test_every_field_of_a_policy_can_be_set_and_it_has_a_score(policy: str) -> None:
+    """run.yaml has no score. What evicts lists all fields, so that `policy.positions=cache` reaches every policy."""
+    tree = composed(f"policy={policy}", *needed("policy", policy))
+    assert tree["score"]["name"] in options("score")
+    if tree["policy"]["accepts"]:
+        assert {*step_settings(), *(field.name for field in fields(Policy))} == {*tree["policy"], "steps"} - {
+            "_target_"
+        }
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
@@ -237,12 +229,8 @@ def test_a_model_of_the_hub_says_where_it_is_and_how_it_is_read(name: str) -> No
     assert spec.max_length == LENGTHS.get(name, spec.max_length)
     shape = f"shape/{name.removesuffix('-instruct')}"
     if shape in options("model"):
-        assert (
-            spec.max_length
-            == composed(f"model={shape}", *needed("model", shape))["model"]["shape"]["config"][
-                "max_position_embeddings"
-            ]
-        )
+        config = composed(f"model={shape}", *needed("model", shape))["model"]["shape"]["config"]
+        assert spec.max_length == config["max_position_embeddings"]
 
 
 def test_every_model_of_the_papers_has_a_name() -> None:

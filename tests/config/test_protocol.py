@@ -102,21 +102,16 @@ def test_items_of_papers_have_the_papers_own_windows() -> None:
     assert any("protocol=common instead of protocol=paper" in entry.differs for entry in entries)
 
 
-def test_tasks_of_ruler_have_one_length_in_a_command() -> None:
-    lengths = {tree["task"]["context_length"] for tree in combinations(parse(["task=ruler"]))}
-    assert lengths == {4096}
-    assert {tree["task"]["context_length"] for tree in combinations(parse(["task=ruler/niah_*"]))} == {1024}
-    mixed = combinations(parse(["task=ruler/niah_single_1,ruler/vt,efficiency"]))
-    assert [tree["task"]["context_length"] for tree in mixed] == [1024, 1024, 512]
-    named = combinations(parse(["task=ruler", "task.context_length=2048,8192"]))
-    assert {tree["task"]["context_length"] for tree in named} == {2048, 8192}
+def test_tasks_of_ruler_have_one_length_in_a_command_and_none_for_another_model() -> None:
+    def lengths(*words: str) -> list[int]:
+        return [tree["task"]["context_length"] for tree in combinations(parse(words))]
 
-
-def test_another_model_needs_the_length_of_rulers_prompts() -> None:
+    assert {*lengths("task=ruler")} == {4096} and {*lengths("task=ruler/niah_*")} == {1024}
+    assert lengths("task=ruler/niah_single_1,ruler/vt,efficiency") == [1024, 1024, 512]
+    assert {*lengths("task=ruler", "task.context_length=2048,8192")} == {2048, 8192}
+    assert lengths(*HF, "task=efficiency") == [512]
     with pytest.raises(ValueError, match=r"task\.context_length has no default: add task\.context_length=4096"):
         cells_of([*HF, "task=ruler/niah_single_1"])
-    (tree,) = combinations(parse([*HF, "task=efficiency"]))
-    assert tree["task"]["context_length"] == 512
 
 
 def lines_of(name: str) -> dict[str, str]:
@@ -169,11 +164,3 @@ def test_the_papers_protocol_is_the_paper_or_its_code(name: str) -> None:
         for label, settings in lines.items()
     }  # fmt: skip
     assert [] in wrong.values(), wrong
-
-
-def test_the_lines_are_read() -> None:
-    """A setting that none of the two states fails."""
-    assert stated(lines_of("simlayerkv")["code"]) == {"window": "1", "recent": "1024", "pool": "no pool", "sink": "4"}
-    assert stated(lines_of("cake")["code"]) == {"window": "32", "recent": "32", "pool": "avg pool 5"}
-    assert not agrees("recent", 16, "1024") and not agrees("pool", None, "max pool 7") and not agrees("sink", 4, "16")
-    assert not agrees("window", 16, "none") and not agrees("recent", 16, "half of the budget")

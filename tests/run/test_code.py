@@ -45,7 +45,6 @@ def test_cells_of_one_version_have_one_hash_of_each_part() -> None:
     ("file", "parts"),
     [
         ("kvbench/eviction/scores/obcache.py", {"score obcache_joint"}),
-        ("kvbench/eviction/scores/keys.py", set()),
         ("kvbench/tasks/metrics.py", {"task ruler/niah_single_1"}),
         ("kvbench/run/evict_cell.py", {"run"}),
         ("kvbench/run/runner.py", set()),

@@ -48,6 +48,10 @@ def test_a_prompt_is_read_once_and_a_row_takes_what_rows_of_its_cell_took(full_a
     assert sweep.prefills_to_do == 2 and sweep.rows_to_do == 5
     (seconds,) = estimate(sweep, similar(rows)).values()
     assert seconds == pytest.approx(2 * (8 + 6 + 10) / 3 + 1.5 + 3 * 2.0 + 2 * 0.5)
+    done = [row_of(full, sample, 1.0, 1.0, 1.0) for sample in range(4)]
+    assert estimate(left((full,), done), similar(done)) == {}
+    failed = [replace(rows[1], error="too long", value=None)]
+    assert list(estimate(left([snapkv], []), similar(failed)).values()) == [None], "it tells no time"
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -76,11 +80,6 @@ def test_a_start_takes_what_models_took_to_load(full_and_snapkv: tuple[Cell, ...
     assert starting(left([full], [row_of(full, sample, 1, 1, 1) for sample in range(4)]), similar([]), 2.0) == 2.0
 
 
-def test_what_is_done_costs_nothing(full_and_snapkv: tuple[Cell, ...]) -> None:
-    rows = [row_of(full_and_snapkv[0], sample, 1.0, 1.0, 1.0) for sample in range(4)]
-    assert estimate(left(full_and_snapkv[:1], rows), similar(rows)) == {}
-
-
 def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Cell, ...]) -> None:
     """Another budget is similar; another policy, schedule, store, length, benchmark or model is not."""
     full, snapkv, other_budget = full_and_snapkv
@@ -97,12 +96,6 @@ def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Ce
     for name in ("context_length", "task", "model"):
         other = [replace(rows[0], cell="0f", **{name: 77 if name == "context_length" else "other/task"})]
         assert list(estimate(left([snapkv], []), similar(other)).values()) == [None]
-
-
-def test_rows_with_an_error_tell_no_time(full_and_snapkv: tuple[Cell, ...]) -> None:
-    snapkv = full_and_snapkv[1]
-    failed = [replace(row_of(snapkv, 0, 6.0, 1.0, 0.5), error="too long", value=None)]
-    assert list(estimate(left([snapkv], []), similar(failed)).values()) == [None]
 
 
 def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tuple[Cell, ...]) -> None:

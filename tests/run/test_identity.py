@@ -17,7 +17,6 @@ from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.packed import Packed
 from kvbench.run.cell import Cell, describe, describe_model, describe_task
-from kvbench.run.plan import plan
 from tests.run.test_prefill_job import cells
 
 
@@ -65,20 +64,6 @@ def test_a_description_names_every_field_that_numbers_depend_on() -> None:
         assert missing == beside.get(name, set()), name
 
 
-def test_a_changed_field_renames_its_cell() -> None:
-    cell = cells("0.3")[1]
-    for changes in (
-        {"budget_span": "context"},
-        {"window_skips": "template"},
-    ):
-        changed = replace(cell, policy=replace(cell.policy, **changes))
-        assert changed.description["policy"] == cell.description["policy"] | changes
-        assert changed.id != cell.id
-    caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
-    assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id
-    assert caote.description["score"]["merge"] == "attention"
-
-
 def test_steps_are_named_beside_the_fields_of_a_policy() -> None:
     cell = cells("0.3")[1]
     assert not {"steps", "page", "share", "apply"} & cell.description["policy"].keys()
@@ -101,10 +86,3 @@ def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() ->
     whole, real = (replace(cell, policy=replace(cell.policy, heads=MixHeads(alpha=alpha))) for alpha in (1, 1.0))
     assert whole.policy == real.policy and whole.id != real.id
     assert (whole.id, real.id) == (written_out(whole), written_out(real))
-
-
-def test_cells_share_a_prefill_unless_their_blocks_are_cut() -> None:
-    (full, small, large), blocks = cells("0.3", "0.6"), Schedule("context", prefill_block=16)
-    assert [len(group.cells) for group in plan([full, small, large], set()).groups] == [3]
-    cut = [replace(small, schedule=blocks), replace(large, schedule=blocks)]
-    assert [len(group.cells) for group in plan([full, *cut], set()).groups] == [1, 1, 1]

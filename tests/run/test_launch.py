@@ -1,7 +1,6 @@
 """Launchers without a cluster: what they refuse, what they hand over, whose exit code counts."""
 
 import pickle
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,18 +25,16 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cell, ...]:
     return sweep(tmp_path_factory.mktemp("model") / "model")
 
 
-@pytest.mark.parametrize(
-    ("time", "minutes"),  # the formats of `man sbatch`, option --time
-    [(240, 240), ("240", 240), ("90:30", 91), ("4:00:00", 240), ("1-12", 2160), ("1-12:30", 2190), ("0-0:20:1", 21)],
-)
-def test_times_are_those_of_sbatch(time: int | str, minutes: int) -> None:
-    assert Slurm(time=time).minutes == minutes
+def test_times_are_those_of_sbatch() -> None:
+    """The formats of `man sbatch`, option --time."""
+    times = {240: 240, "240": 240, "90:30": 91, "4:00:00": 240, "1-12": 2160, "1-12:30": 2190, "0-0:20:1": 21}
+    assert {time: Slurm(time=time).minutes for time in times} == times
 
 
-@pytest.mark.parametrize("time", ["4h", "", "1:2:3:4", "-5", "1-", "x-1"])
-def test_other_times_are_refused(time: str) -> None:
-    with pytest.raises(UserError, match=rf"^launcher.time={time}: allowed: minutes \(240\)"):
-        Slurm(time=time)
+def test_other_times_are_refused() -> None:
+    for time in ("4h", "", "1:2:3:4", "-5", "1-", "x-1"):
+        with pytest.raises(UserError, match=rf"^launcher.time={time}: allowed: minutes \(240\)"):
+            Slurm(time=time)
 
 
 def test_python_may_stand_in_a_container(tmp_path: Path) -> None:
@@ -67,10 +64,10 @@ def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -
     assert keys[1] <= keys[0] and all(key % 3 == 1 for key in keys[0])
 
 
-@pytest.mark.parametrize(("index", "of"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
-    with pytest.raises(ValueError, match="allowed: 1/N to N/N"):
-        Shard(index, of)
+def test_a_shard_that_is_none_is_refused() -> None:
+    for index, of in ((-1, 2), (2, 2), (0, 0)):
+        with pytest.raises(ValueError, match="allowed: 1/N to N/N"):
+            Shard(index, of)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +88,6 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
 def test_settings_that_cannot_work_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def work(folder: Path) -> PendingSweep:
-    return PendingSweep(("kvbench", "run"), ResultsFolder(folder), lambda shards: [])
-
-
-def test_slurm_without_submitit_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ValueError, match=r"^launcher=slurm needs submitit: pip install 'kvbench\[slurm\]'$"):
-        Slurm().launch(work(tmp_path))
-
-
-def test_slurm_without_sbatch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("submitit")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="no sbatch and srun on this machine"):
-        Slurm().launch(work(tmp_path))
 
 
 def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +147,9 @@ def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) 
     assert Requeued()(task) == 0
 
 
-@pytest.mark.parametrize(
-    ("codes", "code"), [([0, 0], 0), ([0, 4], 4), ([4, 75], 75), ([75, 1], 1), ([0, -9], 1), ([130, 75], 75)]
-)
-def test_the_worst_code_counts(codes: list[int], code: int) -> None:
-    assert worst(codes) == code
+def test_the_worst_code_counts() -> None:
+    codes = {(0, 0): 0, (0, 4): 4, (4, 75): 75, (75, 1): 1, (0, -9): 1, (130, 75): 75}
+    assert {own: worst(own) for own in codes} == codes
 
 
 def test_gpus_are_those_that_are_visible() -> None:

@@ -1,12 +1,10 @@
 """Launched operations and waits of the evictions of a prompt, on the pretended GPU: they do not grow with layers."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.allocation.heads import SafeguardHeads
@@ -72,8 +70,7 @@ PROMPT_WAITS, CLOCKS = 5, 7
 """Of a later prompt, its answers included: what the host reads or sends, and ends of parts that are timed."""
 
 
-def test_a_prompt_waits_no_more_often_for_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+def test_a_prompt_waits_no_more_often_for_more_layers(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, clocks = cells("0.4", "30"), list[Any]()
     for layers in (2, 4):
         with PretendedGpu(interpret=False) as gpu:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from kvbench.cache.kv_cache import KVCache, storage_bytes
 from kvbench.config.cells import CellBuilder
@@ -29,8 +29,6 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, memory, prefill_job
 from kvbench.run.memory import (
     cell_bytes,
-    halve_on_oom,
-    out_of_memory,
     rankings_of,
     split_to_fit,
 )
@@ -38,7 +36,6 @@ from kvbench.run.plan import plan
 from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
-from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
 from tests.run.test_prefill_job import cells, outcomes, samples_of
 
@@ -46,11 +43,8 @@ ASKED = cells("0.2", "0.4", "0.6", "30", "40")
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
-    llama = tiny_llama(vocab_size=len(tokenizer))
-    bridge.attach(llama)
-    return LoadedModel(Engine(llama, max_batch=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+def model(load: Callable[..., LoadedModel]) -> LoadedModel:
+    return load(max_batch=6)
 
 
 def run(model: LoadedModel, sweep: Sequence[Any] = ASKED) -> list[Any]:
@@ -147,9 +141,8 @@ def test_the_plan_counts_recurrent_states() -> None:
     assert "states" not in str(memory_text(other))
 
 
-def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_leave_less_room_for_cells(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cell has one, and a padded batch has them besides."""
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     hybrid = tiny("qwen3_next", vocab_size=len(tokenizer))
     state = bridge.state_bytes(hybrid.config, torch.float32)
     bridge.attach(hybrid)
@@ -168,14 +161,6 @@ def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> No
     (cell, free), (cell_without, free_without) = planned[0], planned[len(planned) // 2]
     rows = (model.engine.batch_invariance or BatchInvariance()).rows(6, 6, 1)
     assert cell - cell_without == state > 0 and free_without - free == rows * state
-
-
-def test_other_errors_are_not_taken_for_memory() -> None:
-    assert not out_of_memory(RuntimeError("shapes do not match"))
-    with pytest.raises(RuntimeError, match="shapes"):
-        halve_on_oom(
-            [1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Engine(None)
-        )
 
 
 def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.policy import Policy
@@ -46,16 +45,9 @@ ALL_ROWS = replace(
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: Any) -> LoadedModel:
+def model(load: Callable[..., LoadedModel]) -> LoadedModel:
     """A tiny model that reads 16 tokens at a time."""
-    llama = tiny_llama(vocab_size=len(tokenizer))
-    bridge.attach(llama)
-    return LoadedModel(Engine(llama, max_batch=3, prefill_chunk=16), tokenizer, frozenset(), 512, {"name": "cpu"})
+    return load(prefill_chunk=16)
 
 
 @pytest.fixture
@@ -119,12 +111,17 @@ def test_other_failures_pass() -> None:
     for error in (BROKEN, ValueError("out of memory"), RuntimeError("shapes do not match")):
         assert not out_of_memory(error)
 
+    def broken(part: list[int]) -> None:
+        raise RuntimeError("shapes")
 
-@pytest.mark.parametrize("error", EXHAUSTED.values(), ids=EXHAUSTED)
-def test_a_prompt_is_read_in_smaller_blocks(model: LoadedModel, exhaust: Any, error: Exception) -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        halve_on_oom([1, 2], broken, lambda cell, why: None, Engine(None))
+
+
+def test_a_prompt_is_read_in_smaller_blocks(model: LoadedModel, exhaust: Any) -> None:
     """Rows are those of a run that reads as many tokens at a time from the start."""
     expected = job_of(model, SNAPKV, block=4)
-    begun = exhaust(block=8, error=error)
+    begun = exhaust(block=8, error=EXHAUSTED["cuda"])
     result = job_of(model, SNAPKV)
     assert begun == [(16, False), (4, False)]
     assert result.chunk == 4 and expected.chunk is None

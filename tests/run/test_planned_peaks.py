@@ -6,11 +6,12 @@ its outputs.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
@@ -52,14 +53,13 @@ def group_of(case: str) -> PrefillGroup:
     return group
 
 
-def counted(group: PrefillGroup, block: int) -> int:
+def counted(group: PrefillGroup, block: int, tokenizer: Any) -> int:
     """The most bytes beside the weights."""
     shape = OmegaConf.load(Path(__file__).parents[2] / "conf" / "model" / "shape" / "llama3.1-8b.yaml").shape.config
     config = LlamaConfig(**{**OmegaConf.to_container(shape), "num_hidden_layers": LAYERS})
     with torch.device("meta"):
         llama = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
     bridge.attach(llama)
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     options = {"max_length": 2 * TOKENS, "prefill_chunk": block, "max_batch": 8}
     engine = Engine(llama, attend=lambda queries, keys, values, rule: torch.empty_like(queries), **options)
     model, prompt = LoadedModel(engine, tokenizer, frozenset(), 2 * TOKENS, {}), Prompt((7,) * TOKENS, (), "")
@@ -84,10 +84,10 @@ def counted(group: PrefillGroup, block: int) -> int:
         for block in (BLOCK, TOKENS)
     ],
 )
-def test_the_peak_of_a_plan_is_what_is_counted(case: str, block: int) -> None:
+def test_the_peak_of_a_plan_is_what_is_counted(case: str, block: int, tokenizer: Any) -> None:
     """Within a tenth, in blocks and in one pass."""
     group = group_of(case)
-    memory, bytes_counted = memory_of(group, block), counted(group, block)
+    memory, bytes_counted = memory_of(group, block), counted(group, block, tokenizer)
     assert memory is not None
     assert 0.9 < memory.peak / bytes_counted < 1.1
     whole = memory_of(group, TOKENS)

@@ -17,7 +17,6 @@ from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Reasoning
 from tests.questions import Questions
-from tests.run.test_joint_batch import load, tokenizer  # noqa: F401
 from tests.run.test_prefill_job import cells, samples_of
 
 TASK = Questions(max_new_tokens=12)
@@ -52,7 +51,7 @@ def cell_of(schedule: Schedule, setting: Reasoning = "strip") -> Cell:
     ],
 )
 def test_a_row_keeps_the_whole_answer_and_scores_its_final_part(
-    load: Load,  # noqa: F811
+    load: Load,
     monkeypatch: pytest.MonkeyPatch,
     answered: Callable[..., Row],
     schedule: Schedule,
@@ -75,7 +74,7 @@ def test_a_row_keeps_the_whole_answer_and_scores_its_final_part(
     assert (row.prediction, row.reasoning, row.value, row.error) == (whole.prediction, "cut", 0.0, None)
 
 
-def test_a_row_says_why_its_answer_ended(load: Load, tokenizer: Any) -> None:  # noqa: F811
+def test_a_row_says_why_its_answer_ended(load: Load, tokenizer: Any) -> None:
     whole = alone(load(), cell_of(Schedule("prompt")))
     assert whole.prediction is not None and whole.ended == "limit"
     first, *_ = tokenizer(whole.prediction, add_special_tokens=False).input_ids
@@ -83,11 +82,4 @@ def test_a_row_says_why_its_answer_ended(load: Load, tokenizer: Any) -> None:  #
     assert (ended.ended, ended.new_tokens, ended.prediction) == ("end", 1, "")
     task = replace(TASK, stop=(tokenizer.decode([first]),))
     stopped = alone(load(), replace(cell_of(Schedule("prompt")), task=task))
-    assert (stopped.ended, stopped.new_tokens) == ("stop", 1)
-
-
-def test_the_setting_is_in_the_name_of_a_cell() -> None:
-    plain, stripped = (cells(task=replace(TASK, reasoning=setting))[0] for setting in ("auto", "strip"))
-    assert plain.description["task"]["reasoning"] == "auto"
-    assert stripped.description["task"] == plain.description["task"] | {"reasoning": "strip"}
-    assert stripped.id != plain.id
+    assert (stopped.ended, stopped.new_tokens, stopped.prediction) == ("stop", 1, "")

@@ -37,8 +37,7 @@ def test_requests_at_a_time() -> None:
     assert (grows.peak(), grows.requests(120), grows.requests(139), grows.requests(140)) == (120, 1, 1, 2)
 
 
-@pytest.mark.parametrize("name", ["llama3.2-1b", "qwen2.5-7b"])
-@pytest.mark.parametrize("tokens", [512, 16384])
+@pytest.mark.parametrize(("name", "tokens"), [("llama3.2-1b", 512), ("qwen2.5-7b", 16384)])
 def test_a_prompt_takes_at_most_what_is_said(name: str, tokens: int) -> None:
     """Against the live bytes of a prefill, by shapes alone, for 3 layers: no less, and at most a fifth more."""
     words = f"model=shape/{name} task=ruler/niah_single_1 task.context_length={tokens} policy=full"

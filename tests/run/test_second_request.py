@@ -1,20 +1,14 @@
 """A protocol of two requests: the second is a prompt of its own, with the first answer, for the same cell."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from transformers import AutoTokenizer
 
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
-from kvbench.models import bridge
-from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Row
@@ -22,7 +16,6 @@ from kvbench.run.cell import Cell
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, TokenCounter
-from tests.models.conftest import tiny_llama
 from tests.questions import Questions, answered
 
 
@@ -43,11 +36,8 @@ class Twice(Questions):
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    tokenizer: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
-    tiny = tiny_llama(torch.float32, vocab_size=len(tokenizer))
-    bridge.attach(tiny)
-    return LoadedModel(Engine(tiny, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+def model(load: Callable[..., LoadedModel]) -> LoadedModel:
+    return load()
 
 
 def cells(task: Questions, evict_after: str = "context") -> tuple[Cell, ...]:

@@ -2,14 +2,12 @@
 held.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.evict import raw_scores
@@ -73,25 +71,16 @@ def test_sums_on_a_gpu_are_those_of_recorded_queries(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
-    llama = tiny_llama(vocab_size=len(tokenizer))
-    bridge.attach(llama)
-    return LoadedModel(Engine(llama, max_batch=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+def model(load: Callable[..., LoadedModel]) -> LoadedModel:
+    return load(max_batch=6)
 
 
-@pytest.fixture
-def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(memory, "sums_rows", lambda policy, score: False)
-    yield
-
-
-def test_rows_are_those_of_recorded_queries(model: LoadedModel, request: pytest.FixtureRequest) -> None:
+def test_rows_are_those_of_recorded_queries(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cells("0.4")[1]
     wanted = tuple(replace(first, policy=policy, score=score) for policy, score in SUMMED)
     job = PrefillJob({0: wanted, 2: wanted})
     summed = run_prefill_job(model, job, samples_of(0, 2), "here").rows
-    request.getfixturevalue("recording")
+    monkeypatch.setattr(memory, "sums_rows", lambda policy, score: False)
     assert outcomes(summed) == outcomes(run_prefill_job(model, job, samples_of(0, 2), "here").rows)
     assert all(row.error is None and row.evict_seconds and row.prefill_seconds for row in summed)
 

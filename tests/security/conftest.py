@@ -24,14 +24,8 @@ def hostile() -> Callable[..., list[Row]]:
 
     def rows(right: int = 3, **columns: Any) -> list[Row]:
         texts = {name: TEXT for name in ("model", "task", "policy", "score", "variant", "layout", "schedule", "metric")}
-        fixed = {
-            "cell": "ab12",
-            "task_version": TEXT,
-            "budget": "0.1",
-            "context_length": 512,
-            "seed": 1,
-            "code": "c0de00000000",
-        }
+        fixed = {"cell": "ab12", "task_version": TEXT, "budget": "0.1", "context_length": 512, "seed": 1}
+        fixed |= {"code": "c0de00000000"}
         measured = {"prediction": TEXT, "cache_bytes": 1024, "full_cache_bytes": 4096, "kept_fraction": 0.25}
         whole: dict[str, Any] = {**texts, **fixed, **measured, "prompt_sha256": "cd34", **columns}
         failed = Row(**{**whole, "prediction": None, "sample": 12, "error": TEXT})

@@ -15,7 +15,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -95,8 +94,8 @@ def test_a_run_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        *product(("num_hidden_layers", "hidden_size", "vocab_size", "num_key_value_heads"), (10**9, 1e30)),
-        ("vocab_size", 0),
+        *(("num_hidden_layers", 10**9), ("hidden_size", 1e30), ("num_key_value_heads", 10**9)),
+        *(("vocab_size", 1e30), ("vocab_size", 0)),
     ],
 )
 def test_sizes_that_no_tensor_has_are_refused(model: Path, name: str, size: float) -> None:
@@ -209,8 +208,9 @@ CLOSED = (
 )
 
 
-@pytest.mark.parametrize("closed", ["1", "0,1,2"])
-@pytest.mark.parametrize("command", [["list", "policies"], ["--version"], ["status", "--jsn"]])
+@pytest.mark.parametrize(
+    ("closed", "command"), [("1", ["list", "policies"]), ("0,1,2", ["--version"]), ("0,1,2", ["status", "--jsn"])]
+)
 def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str, command: list[str]) -> None:
     line = [sys.executable, "-c", CLOSED, closed, sys.executable, "-m", "kvbench", *command]
     finished = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)

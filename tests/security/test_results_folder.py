@@ -23,7 +23,6 @@ from tests.cli.conftest import Command
 from tests.cli.test_status import write_process
 
 Folder = Callable[..., Path]
-AWAY = ("../../secret", "/etc/passwd", "..", "a/b", "a\x00b", "x" * 200, "")
 
 
 def refused(finished: object, code: int = 2) -> str:
@@ -32,23 +31,19 @@ def refused(finished: object, code: int = 2) -> str:
     return finished.err  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", AWAY)
-@pytest.mark.parametrize("column", ["cell", "environment"])
-def test_a_name_in_a_row_leads_to_no_file(
-    kvbench: Command, folder: Folder, tmp_path: Path, column: str, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "..", "a/b", "a\x00b", "x" * 200, ""])
+def test_a_name_in_a_row_leads_to_no_file(kvbench: Command, folder: Folder, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.json").write_text('{"policy": {"window": "a secret"}}')
-    path = str(folder(**{column: name}))
-    if column == "cell":
-        done = kvbench("report", "table", "--results", path, "policy.window=16")
-        assert done.code == 3 and "damaged row, not counted" in done.err and "no cell is named" in done.err
-        assert "secret" not in done.err.replace("../../secret", "") + done.out
-    elif name:
+    done = kvbench("report", "table", "--results", str(folder("of_cell", cell=name)), "policy.window=16")
+    assert done.code == 3 and "damaged row, not counted" in done.err and "no cell is named" in done.err
+    assert "secret" not in done.err.replace("../../secret", "") + done.out
+    if name:
+        path = str(folder("of_environment", environment=name))
         finished = kvbench("report", "html", "--results", path, "--out", "page.html")
         assert "names no file of environments" in refused(finished) and not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("number", ["--user=root", "-u", "1 2", "12;rm", "../12", 12, None])
+@pytest.mark.parametrize("number", ["--user=root", "1 2", "12;rm", 12])
 def test_a_job_is_a_number(kvbench: Command, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: object) -> None:
     """Another word would be an option of scancel."""
 
@@ -66,17 +61,8 @@ def test_a_job_is_a_number(kvbench: Command, folder: Folder, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"pid": -1, "born": None},
-        {"pid": 0, "born": None},
-        {"pid": 1},
-        {"pid": "1"},
-        {"born": None},
-        {"name": "../../outside"},
-        {"host": 5},
-        {"beat_utc": "never"},
-    ],
-    ids=lambda changes: ",".join(f"{key}={value}" for key, value in changes.items()),
+    [{"pid": -1, "born": None}, {"pid": 0, "born": None}, {"pid": 1}, {"born": None}, {"name": "../../outside"}],
+    ids=str,
 )
 def test_cancel_ends_no_process_that_the_folder_makes_up(
     kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
@@ -95,15 +81,15 @@ def test_cancel_ends_no_process_that_the_folder_makes_up(
     assert ended == [] and {entry for entry in tmp_path.rglob("*") if path not in entry.parents} == before
 
 
-@pytest.mark.parametrize("room", ["rows", "cells", "environments", "kept", "errors", "leases", "probes", "wandb"])
-def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_path: Path, room: str) -> None:
+def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / room).symlink_to(outside)
-    message = refused(kvbench("run", "policy=full", "task.samples=1", "results.dir=out"))
-    assert f"'out/{room}' is a link to" in message and "results.dir=FOLDER" in message
-    assert list(outside.iterdir()) == []
+    for room in ("rows", "cells", "environments", "kept", "errors", "leases", "probes", "wandb"):
+        (tmp_path / f"out {room}").mkdir()
+        (tmp_path / f"out {room}" / room).symlink_to(outside)
+        message = refused(kvbench("run", "policy=full", "task.samples=1", f"results.dir=out {room}"))
+        assert f"'out {room}/{room}' is a link to" in message and "results.dir=FOLDER" in message
+        assert list(outside.iterdir()) == []
 
 
 @pytest.mark.parametrize("link", ["processes", "processes/NAME.cancel"])
@@ -129,23 +115,23 @@ def test_a_link_to_the_folder_and_one_inside_it_may_be(tmp_path: Path) -> None:
     check_writable(tmp_path / "out")
 
 
-@pytest.mark.parametrize("text", ["[]", '{"cells": 3}', '{"cells": {"ab": "many"}}', '{"cells": {', "[" * 100_000])
-def test_a_sweep_that_says_nothing_is_named(kvbench: Command, folder: Folder, text: str) -> None:
+def test_a_sweep_that_says_nothing_is_named(kvbench: Command, folder: Folder) -> None:
     path = folder()
     (path / "sweeps").mkdir()
-    (path / "sweeps" / "0f.json").write_text(text)
-    assert "0f.json" in refused(kvbench("status", "--results", str(path)))
+    for text in ("[]", '{"cells": 3}', '{"cells": {"ab": "many"}}', '{"cells": {', "[" * 100_000):
+        (path / "sweeps" / "0f.json").write_text(text)
+        assert "0f.json" in refused(kvbench("status", "--results", str(path)))
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["[" * 200_000, '{"cell": ' * 100_000, '{"cell": "ab", "sample": 1' + "0" * 5000 + "}", "{}" * 100_000, "null"],
-    ids=["brackets", "braces", "a number", "garbage", "null"],
-)
-def test_a_line_that_is_a_bomb_is_named(kvbench: Command, folder: Folder, line: str) -> None:
+BOMBS = {"brackets": "[" * 200_000, "braces": '{"cell": ' * 100_000, "garbage": "{}" * 100_000, "null": "null"}
+BOMBS |= {"a number": '{"cell": "ab", "sample": 1' + "0" * 5000 + "}"}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_line_that_is_a_bomb_is_named(kvbench: Command, folder: Folder, bomb: str) -> None:
     path = folder()
-    (path / "rows" / "0.jsonl").write_text(f"{line}\n{line}\n")
-    for command in (["report", "table"], ["report", "rows"], ["status"]):
+    (path / "rows" / "0.jsonl").write_text(f"{BOMBS[bomb]}\n" * 2)
+    for command in (["report", "table"], ["status"]):
         done = kvbench(*command, "--results", str(path))
         assert done.code in (0, 4) and "0.jsonl:1: damaged row, not counted" in done.err and len(done.err) < 2000
 

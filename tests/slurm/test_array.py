@@ -183,16 +183,8 @@ def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
     """SLURM kills it at the limit, so nothing requeues it; what it worked on is left for the same command."""
     folder, score = tmp_path / "late", tmp_path / "slow.py"
     score.write_text(SLOW)
-    kvbench(
-        "run",
-        "policy=plain",
-        f"score={score}",
-        "task.samples=1",
-        "reference=none",
-        *jobs(time="0:02:00", shards="1", warning_seconds="1"),
-        f"results.dir={folder}",
-        cwd=tmp_path,
-    )
+    words = ("policy=plain", f"score={score}", "task.samples=1", "reference=none", f"results.dir={folder}")
+    kvbench("run", *words, *jobs(time="0:02:00", shards="1", warning_seconds="1"), cwd=tmp_path)
     (number,) = status(folder)["jobs"]
     until(lambda: "timeout" in status(folder)["jobs"][number], folder)
     now = status(folder)
@@ -213,15 +205,8 @@ def test_cancel_ends_jobs(tmp_path: Path) -> None:
 def test_an_item_of_a_paper_is_submitted_and_then_rendered(tmp_path: Path) -> None:
     folder = tmp_path / "item"
     settings = ("model=reference", "task.haystack=noise", "task.context_length=384", "task.samples=4", "budget=80")
-    arguments = (
-        "paper",
-        "obcache/table1",
-        *settings,
-        "policy=h2o_obcache,snapkv",
-        "score=attn",
-        "task.max_new_tokens=4",
-        *jobs(),
-    )
+    more = ("policy=h2o_obcache,snapkv", "score=attn", "task.max_new_tokens=4")
+    arguments = ("paper", "obcache/table1", *settings, *more, *jobs())
     first = kvbench(*arguments, f"results.dir={folder}", cwd=tmp_path)
     assert re.search(r"submitted job \d+ with 2 tasks", first.stderr) and "ours" not in first.stdout
     until(lambda: status(folder)["done"] == 8 and not status(folder)["left"], folder)

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from kvbench.records import ResultsFolder, read_processes
+from kvbench.run import local, runner
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import plan
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, plan
 from tests.run.survival.faking import (
     ROWS,
     SOON,
     FakeEngine,
+    Silent,
     fork,
     go,
     join,
@@ -27,13 +29,10 @@ from tests.run.survival.faking import (
 Rows = Mapping[tuple[str, int], Any]
 
 
-@pytest.mark.parametrize("writers", [2, 5])
-def test_writers_share_the_work(
-    writers: int, cells: tuple[Cell, ...], engine: FakeEngine, peace: Rows, tmp_path: Path
-) -> None:
+def test_writers_share_the_work(cells: tuple[Cell, ...], engine: FakeEngine, peace: Rows, tmp_path: Path) -> None:
     engine.seconds = 0.01
-    children = [fork(lambda: go(tmp_path, cells)) for _ in range(writers)]
-    assert [join(child) for child in children] == [0] * writers
+    children = [fork(lambda: go(tmp_path, cells)) for _ in range(5)]
+    assert [join(child) for child in children] == [0] * 5
     assert outcomes(tmp_path) == peace and not recorded_twice(tmp_path)
     processes = read_processes(tmp_path)
     assert sum(process.rows for process in processes) == ROWS
@@ -109,3 +108,21 @@ def test_killed_writers_among_living_ones(
     assert {join(child) for child in deadly[1:]} <= {0, -signal.SIGKILL}
     assert [join(child) for child in living] == [0, 0]
     assert outcomes(tmp_path) == peace and not recorded_twice(tmp_path)
+
+
+class Idle(JobQueue):
+    """A process to which others leave nothing."""
+
+    def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
+        return None
+
+    def wait(self, plan: Plan) -> Plan:
+        return plan.with_jobs(lambda group: ())
+
+
+def test_no_model_is_opened_where_others_make_all_rows(
+    cells: tuple[Cell, ...], engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "load", lambda *_: pytest.fail("a model was opened"))
+    results = ResultsFolder(tmp_path)
+    assert runner.run(plan(cells, set()), results, Idle(results), Silent()).rows == 0

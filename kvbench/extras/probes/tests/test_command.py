@@ -21,16 +21,15 @@ SMALL = {
     "set_error": ("score=attn", "budget=0.5"),
     "head_scores": (),
 }
+"""Settings of a short run of every probe."""
 PNG = b"\x89PNG"
 
 
-def test_every_probe_is_tried_here() -> None:
-    assert set(SMALL) == set(options("probe"))
+SLOW = ("layer_loss", "set_error")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in ("layer_loss", "set_error") else ()) for name in SMALL],
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in options("probe")]
 )
 def test_a_probe_measures_prints_draws_and_resumes(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -92,8 +91,6 @@ def test_the_question_is_read_after_the_cut(kvbench: Command, tiny: tuple[str, .
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("oracle_recal",), "unknown probe oracle_recal: did you mean oracle_recall?"),
-        (("oracle_recall", "score=atn"), "unknown score atn: did you mean attn?"),
         (("oracle_recall", "probe.window=4"), "unknown setting probe.window: did you mean probe.windows?"),
         (("oracle_recall", "probe.windows=four"), "probe.windows"),
         (("oracle_recall", "probe.output=logits"), "probe.output=logits"),
@@ -102,10 +99,8 @@ def test_the_question_is_read_after_the_cut(kvbench: Command, tiny: tuple[str, .
         (("rank_correlation", "probe.against=caot"), "unknown probe.against caot: did you mean caote?"),
         (("layer_loss", "probe.at=prompt,decode"), "name one"),
         (("layer_loss", "schedule.prefill_block=64"), "schedule.prefill_block=null"),
-        (("layer_loss", "--format", "cvs"), "did you mean csv?"),
         (("layer_loss", "--by", "layr"), "did you mean layer?"),
         (("layer_loss", "--plot", "loss.gif"), "a plot goes to a file"),
-        (("layer_loss", "--fromat", "csv"), "--fromat"),
         (("layer_loss", "results.dir=a", "--results", "b"), "give only one of them"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -124,11 +119,6 @@ def test_layers_with_windows_of_their_own_have_no_numbers(kvbench: Command) -> N
     finished = kvbench("probe", *arguments, "--format", "csv")
     layers = {line["layer"] for line in csv.DictReader(io.StringIO(finished.out))}
     assert finished.code == 0 and layers == {"1", "3"}, finished.err
-
-
-def test_probes_can_be_listed(kvbench: Command) -> None:
-    listed = kvbench("list", "probes").out
-    assert all(name in listed for name in SMALL) and "OBCache, Fig. 2" in listed
 
 
 def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) -> None:

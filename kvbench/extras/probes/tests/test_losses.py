@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.config.settings import build
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.random import Random
 from kvbench.extras.probes.losses import EvictionError, LayerLoss, SetError, bound, joint, loss, singles
@@ -137,8 +136,3 @@ def test_every_pair_has_its_error_where_positions_are_asked_for(world: World, ma
         errors = world.scene.errors(world.scene.layers[layer], 2)
         own = [number for number in measured if number.layer == layer]
         assert all(number.value == float(errors[number.head or 0, number.position or 0]) for number in own)
-
-
-def test_a_word_that_names_no_query_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"probe\.at=prefill: allowed: 'prompt' or 'decode'"):
-        build("probe", {"_target_": "kvbench.extras.probes.losses.LayerLoss", "at": "prefill"})

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,26 +92,30 @@ def test_adopted_answers_pair_with_ours_of_a_score(
     assert main(["compare", ours, theirs, "policy=h2o"]) == 4
 
 
-def test_samples_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
-    forms = [
-        {"gen_args_0": {"arg_0": p["text"], "arg_1": {}}} if n % 2 else [[p["text"], {}]] for n, p in enumerate(prompts)
-    ]
-    lines = [
-        {"doc_id": n, "arguments": form, "resps": [[line["answer"]]], "filtered_resps": ["other"]}
-        for n, (form, line) in enumerate(zip(forms, ours(prompts), strict=True))
-    ]
-    assert adopt(written(tmp_path / "samples.jsonl", lines), tmp_path / "rows", *LABELS, "--kept", "0.25") == 0
+Lines = list[dict[str, Any]]
+FORMS: dict[str, Callable[[Lines], Lines]] = {
+    "lm-eval": lambda lines: [{"arguments": [[p["text"], {}]], "resps": [[p["answer"]]]} for p in lines],
+    "lm-eval by name": lambda lines: [
+        {"arguments": {"gen_args_0": {"arg_0": p["text"]}}, "resps": [[p["answer"]]], "filtered_resps": ["other"]}
+        for p in lines
+    ],
+    "chats and equal repeats of lm-eval": lambda lines: [
+        {"arguments": [[json.dumps([{"role": "user", "content": p["text"]}]), {}]], "resps": [[p["answer"]] * 3]}
+        for p in lines
+    ],
+    "LongBench": lambda lines: [
+        {"prompt": p["text"], "pred": p["answer"], "answers": p["answers"], "all_classes": None, "length": 9}
+        for p in lines
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lines_of_other_tools_become_rows(tmp_path: Path, prompts: list[dict[str, Any]], form: str) -> None:
+    file = written(tmp_path / "samples.jsonl", FORMS[form](ours(prompts)))
+    assert adopt(file, tmp_path / "rows", *LABELS, "--kept", "0.25") == 0
     rows = rows_of(tmp_path / "rows")
     assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0] and {row.kept_fraction for row in rows} == {0.25}
-
-
-def test_chats_and_equal_repeats_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
-    lines = [
-        {"arguments": [[json.dumps([{"role": "user", "content": p["text"]}]), {}]], "resps": [[p["answer"]] * 3]}
-        for p in ours(prompts)
-    ]
-    assert adopt(written(tmp_path / "samples.jsonl", lines), tmp_path / "rows", *LABELS) == 0
-    assert [row.value for row in rows_of(tmp_path / "rows")] == [0.0, 1.0, 1.0, 1.0]
 
 
 def test_a_chat_of_several_turns_is_found(tmp_path: Path) -> None:
@@ -122,24 +127,6 @@ def test_a_chat_of_several_turns_is_found(tmp_path: Path) -> None:
     assert [row.value for row in rows_of(tmp_path / "rows")] == [1.0]
 
 
-def test_a_folder_of_kvpress(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
-    folder = tmp_path / "ruler__512__snapkv__0.80"
-    folder.mkdir()
-    (folder / "config.yaml").write_text("press_name: snapkv\ncompression_ratio: 0.8\nmodel: tiny\nhf_token: secret-1\n")
-    with (folder / "predictions.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["answer", "question", "predicted_answer", "task"])
-        for line in ours(prompts):
-            question = line["text"][line["text"].index("\nWhat is") :].partition("? ")[0] + "?"
-            table.writerow([str(line["answers"]), question, line["answer"], "niah_single_1"])
-    assert adopt(folder, tmp_path / "rows") == 0
-    rows = rows_of(tmp_path / "rows")
-    assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0]
-    assert {(row.policy, row.budget, row.kept_fraction) for row in rows} == {("snapkv", "0.2", None)}
-    texts = [path.read_text() for path in (tmp_path / "rows").rglob("*.json*") if path.is_file()]
-    assert any("compression_ratio" in text for text in texts) and not any("secret-1" in text for text in texts)
-
-
 def kvpress_folder(folder: Path, config: str, rows: list[tuple[str, str, str]]) -> Path:
     """A folder of kvpress: rows of right answers as they are printed, question and prediction."""
     folder.mkdir()
@@ -147,6 +134,24 @@ def kvpress_folder(folder: Path, config: str, rows: list[tuple[str, str, str]]) 
     with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("answer", "question", "predicted_answer"), *rows])
     return folder
+
+
+def test_a_folder_of_kvpress(tmp_path: Path, capsys: pytest.CaptureFixture[str], prompts: list[dict[str, Any]]) -> None:
+    """Secrets of its settings are not kept; a part of it is refused."""
+    rows = []
+    for line in ours(prompts):
+        question = line["text"][line["text"].index("\nWhat is") :].partition("? ")[0] + "?"
+        rows.append((str(line["answers"]), question, line["answer"]))
+    config = "press_name: snapkv\ncompression_ratio: 0.8\n"
+    part = kvpress_folder(tmp_path / "part", config, rows[1:2])
+    assert adopt(part, tmp_path / "rows") == 2 and not (tmp_path / "rows" / "rows").exists()
+    assert "3 of 4 prompts have no answer" in " ".join(capsys.readouterr().err.split())
+    assert adopt(kvpress_folder(tmp_path / "whole", f"{config}hf_token: secret-1\n", rows), tmp_path / "rows") == 0
+    adopted = rows_of(tmp_path / "rows")
+    assert [row.value for row in adopted] == [0.0, 1.0, 1.0, 1.0]
+    assert {(row.policy, row.budget, row.kept_fraction) for row in adopted} == {("snapkv", "0.2", None)}
+    texts = [path.read_text() for path in (tmp_path / "rows").rglob("*.json*") if path.is_file()]
+    assert any("compression_ratio" in text for text in texts) and not any("secret-1" in text for text in texts)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1, max_size=12))
@@ -162,40 +167,11 @@ def test_answers_that_numpy_left_out_are_asked_for() -> None:
         right_answers("['a' 'b' ... 'y' 'z']", "row 7")
 
 
-@pytest.mark.parametrize(
-    ("config", "part"),
-    [
-        ("press_name: think\ncompression_ratio: 1.0\nkey_channel_compression_ratio: 0.5\n", "endpoint.budget=0.2"),
-        ("press_name: decoding_knorm\ncompression_ratio: 1.0\n", "endpoint.budget=0.2"),
-        ("press_name: kvzap_mlp\nthreshold: -4.0\n", "endpoint.budget=0.2"),
-        ("press_name: snapkv\ncompression_ratio: 0.8\nquery_aware: true\n", "query_aware: true"),
-    ],
-)
-def test_a_press_without_a_share_is_asked_for_its_budget(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, part: str
-) -> None:
-    assert adopt(kvpress_folder(tmp_path / "folder", config, [("['1']", "q", "1")]), tmp_path / "rows") == 2
-    assert part in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_part_of_a_folder_of_kvpress_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], prompts: list[dict[str, Any]]
-) -> None:
-    line = prompts[1]
-    question = line["text"][line["text"].index("\nWhat is") :].partition("? ")[0] + "?"
-    config = "press_name: snapkv\ncompression_ratio: 0.8\n"
-    folder = kvpress_folder(tmp_path / "folder", config, [(f"['{line['answers'][0]}']", question, "1")])
-    assert adopt(folder, tmp_path / "rows") == 2 and not (tmp_path / "rows" / "rows").exists()
-    assert "3 of 4 prompts have no answer" in " ".join(capsys.readouterr().err.split())
-
-
-def test_files_of_longbench(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
-    lines = [
-        {"prompt": line["text"], "pred": line["answer"], "answers": line["answers"], "all_classes": None, "length": 9}
-        for line in ours(prompts)
-    ]
-    assert adopt(written(tmp_path / "pred.jsonl", lines), tmp_path / "rows", *LABELS) == 0
-    assert [row.value for row in rows_of(tmp_path / "rows")] == [0.0, 1.0, 1.0, 1.0]
+def test_a_press_without_a_share_is_asked_for_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a threshold; others are below, as evaluate.py wrote them."""
+    folder = kvpress_folder(tmp_path / "folder", "press_name: kvzap_mlp\nthreshold: -4.0\n", [("['1']", "q", "1")])
+    assert adopt(folder, tmp_path / "rows") == 2
+    assert "endpoint.budget=0.2" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
@@ -211,12 +187,10 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
     [
         ("", "holds no line"),
         ("not json\n", "line 1: not JSON"),
-        ("[1]\n", "line 1: not a JSON object but a list"),
         ("[" * 20000 + "\n", "line 1: nested too deeply"),
         (f'{{"prompt_sha256": "0", "answer": "x", "more": {"9" * 9000}}}\n', "line 1: not JSON"),
         ('{"prompt_sha256": "0", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the key 'answer' stands in"),
         ('{"pred": "half \\ud83d", "prompt": "p"}\n', "line 1: its pred has an incomplete character"),
-        ('{"pred": "a", "prompt": "half \\ud83d"}\n', "line 1: its prompt has an incomplete character"),
         (
             '{"arguments": ["[{\\"role\\": \\"user\\", \\"content\\": \\"half \\\\ud83d\\"}]"], "resps": [["a"]]}\n',
             "none of its 1 prompts",
@@ -239,14 +213,12 @@ def test_files_that_hold_no_answers(tmp_path: Path, capsys: pytest.CaptureFixtur
     file.write_text(text)
     assert adopt(file, tmp_path / "rows", *LABELS) == 2
     assert part in " ".join(capsys.readouterr().err.split())
-    assert adopt(tmp_path / "nothing", tmp_path / "rows", *LABELS) == 3
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str], encoding: str) -> None:
+def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, folder = tmp_path / "answers.jsonl", kvpress_folder(tmp_path / "folder", "press_name: no_press\n", [])
-    lines.write_bytes('{"prompt_sha256": "0", "answer": "é"}\n'.encode(encoding))
-    (folder / "predictions.csv").write_bytes("question,answer,predicted_answer\né,é,é\n".encode(encoding))
+    lines.write_bytes('{"prompt_sha256": "0", "answer": "é"}\n'.encode("latin-1"))
+    (folder / "predictions.csv").write_bytes("question,answer,predicted_answer\né,é,é\n".encode("latin-1"))
     for source in (lines, folder):
         assert adopt(source, tmp_path / "rows", *LABELS) == 2
         assert "not UTF-8" in capsys.readouterr().err
@@ -256,20 +228,16 @@ def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("config", "cell", "part"),
     [
         ("", "{[]:1}", "none of its 1 prompts"),
-        ("", "0x" + "f" * 9000, "none of its 1 prompts"),
         ("", "[0x" + "f" * 9000 + "]", "row 1: one of its right answers is a number of too many digits"),
         ("", "[{}]", "row 1: one of its right answers is a dict"),
         ("press_name: " + "[" * 20000, "1", "config.yaml: nested too deeply"),
         ("press_name: {a: 1}\n", "1", "press_name is a dict"),
-        ("press_name: [\n", "1", "config.yaml is no YAML: while parsing"),
         ("- press_name\n", "1", "config.yaml: allowed: names with values"),
         *(
             (f"press_name: snapkv\n{name}: {value}\n", "1", f"{name} is {said}: allowed: a share from 0 to 1")
             for name, value, said in (
                 ("compression_ratio", "1.5", "1.5"),
-                ("compression_ratio", "true", "True"),
                 ("compression_ratio", "'0.5'", "'0.5'"),
-                ("key_channel_compression_ratio", "-0.1", "-0.1"),
                 ("fraction", ".nan", "nan"),
             )
         ),
@@ -285,15 +253,9 @@ def test_folders_of_kvpress_that_cannot_be_read(
 
 def longbench_rows(root: Path, name: str, answers: list[list[str]]) -> list[dict[str, Any]]:
     """Rows of a task of LongBench under a data root, and its two tables."""
+    same = {"input": "Which?", "all_classes": None}
     rows = [
-        {
-            "context": f"Text {n}.",
-            "input": "Which?",
-            "answers": right,
-            "all_classes": None,
-            "length": 100 + n,
-            "_id": str(n),
-        }
+        {"context": f"Text {n}.", "answers": right, "length": 100 + n, "_id": str(n), **same}
         for n, right in enumerate(answers)
     ]
     folder = root / "longbench"
@@ -314,15 +276,8 @@ def test_lines_of_pred_py_belong_to_the_rows_in_their_order(tmp_path: Path, caps
     """Two rows have the same question and answers, and other contexts."""
     rows = longbench_rows(tmp_path / "data", "hotpotqa", [["Rome"], ["Rome"], ["Oslo"]])
     lines = predictions(rows, ["Rome", "Bern", "Oslo"])
-    settings = [
-        f"model.path={FOLDER}",
-        "task=longbench/hotpotqa",
-        "task.samples=3",
-        f"data.root={tmp_path / 'data'}",
-        "data.verify=false",
-        f"results.dir={tmp_path / 'rows'}",
-        *LABELS,
-    ]
+    settings = [f"model.path={FOLDER}", "task=longbench/hotpotqa", "task.samples=3", *LABELS]
+    settings += [f"data.root={tmp_path / 'data'}", "data.verify=false", f"results.dir={tmp_path / 'rows'}"]
     wrong = [
         (lines[:2], "has 2 lines, and longbench/hotpotqa.jsonl 3 rows"),
         ([lines[1], lines[0], lines[2]], "line 1: length is 101, but in the row of longbench/hotpotqa.jsonl it is 100"),
@@ -359,12 +314,8 @@ def adopt_written(name: str, kind: str, root: Path, *more: str, samples: int = 2
         file.parent.mkdir(parents=True)
         read = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text("utf-8").splitlines()]
         parquet.write_table(pa.Table.from_pylist(read), file)
-    task = [
-        f"task=ruler_published/{kind}",
-        "task.context_length=4096",
-        f"task.samples={samples}",
-        f"model.path={FOLDER}",
-    ]
+    task = [f"task=ruler_published/{kind}", "task.context_length=4096", f"task.samples={samples}"]
+    task += [f"model.path={FOLDER}"]
     settings = [f"data.root={root / 'data'}", "data.verify=false", f"results.dir={root / 'rows'}", *more]
     return main(["adopt", str(WRITTEN / name), *task, *settings])
 

@@ -50,7 +50,6 @@ def ask(url: str) -> object:
 
 SLOW = {
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Another: word\r\n"),
-    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "body": (OK + b"Content-Length: 999999\r\n\r\n", b" "),
 }
 

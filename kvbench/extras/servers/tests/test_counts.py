@@ -1,5 +1,6 @@
 """Numbers of a server outside their range are errors of the sample, by name."""
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,29 +27,21 @@ def saying(choice: dict[str, Any], usage: object = None) -> tuple[Server, Prompt
     return Server(cast("Client", client), endpoint, model, TOKENIZER), prompt
 
 
-@pytest.mark.parametrize("name", ["completion_tokens", "prompt_tokens"])
-@pytest.mark.parametrize("count", [-1, 2**31, 1.5, True, "3", float("nan")])
-def test_a_count_is_a_whole_number_of_tokens(name: str, count: object) -> None:
-    server, prompt = saying({"text": "x"}, {name: count})
-    with pytest.raises(UserError, match=rf"usage\.{name} is .*: allowed: a whole number from 0"):
-        server.answer(prompt, SAMPLE, TaskSettings())
-
-
-def test_a_count_may_be_missing() -> None:
+def test_a_count_is_a_whole_number_of_tokens_or_missing() -> None:
+    for name, count in product(("completion_tokens", "prompt_tokens"), (-1, 2**31, 1.5, True, "3", float("nan"))):
+        server, prompt = saying({"text": "x"}, {name: count})
+        with pytest.raises(UserError, match=rf"usage\.{name} is .*: allowed: a whole number from 0"):
+            server.answer(prompt, SAMPLE, TaskSettings())
     for usage in (None, {}, {"completion_tokens": None}):
         server, prompt = saying({"text": "x"}, usage)
         assert server.answer(prompt, SAMPLE, TaskSettings())[1].tokens is None
 
 
-@pytest.mark.parametrize("value", [0.5, float("nan"), float("-inf"), True, "-1", None])
-def test_a_log_probability_is_finite_and_at_most_0(value: object) -> None:
+def test_a_log_probability_is_finite_and_at_most_0() -> None:
     _, prompt = saying({})
-    for values, fails in (([None, *[-1.0] * (prompt.tokens - 1)], False), ([None, *[value] * prompt.tokens], True)):
-        server, _ = saying({"logprobs": {"token_logprobs": values}})
-        if not fails:
-            assert server.nll(prompt) == [1.0] * (prompt.tokens - 1)
-            continue
-        with pytest.raises(
-            UserError, match=r"a log-probability of the prompt is .*: allowed: finite numbers, at most 0"
-        ):
+    server, _ = saying({"logprobs": {"token_logprobs": [None, *[-1.0] * (prompt.tokens - 1)]}})
+    assert server.nll(prompt) == [1.0] * (prompt.tokens - 1)
+    for value in (0.5, float("nan"), float("-inf"), True, "-1", None):
+        server, _ = saying({"logprobs": {"token_logprobs": [None, *[value] * prompt.tokens]}})
+        with pytest.raises(UserError, match=r"log-probability of the prompt is .*: allowed: finite numbers, at most 0"):
             server.nll(prompt)

@@ -3,6 +3,7 @@
 import io
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,14 +102,9 @@ def test_faults_that_may_pass_are_tried_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_pauses_double_unless_the_server_names_one() -> None:
-    class State:
-        attempt_number = 3
+    def pause(after: float | None) -> float:
+        state: Any = SimpleNamespace(attempt_number=3)
+        state.outcome = SimpleNamespace(exception=lambda: _Passing("busy", 429, after))
+        return _pause(state)
 
-        def __init__(self, after: float | None) -> None:
-            self.outcome = self
-            self.after = after
-
-        def exception(self) -> Exception:
-            return _Passing("busy", 429, self.after)
-
-    assert _pause(State(None)) == 2.0 and _pause(State(7.0)) == 7.0 and _pause(State(1e6)) == 60.0
+    assert [pause(after) for after in (None, 7.0, 1e6)] == [2.0, 7.0, 60.0]

@@ -26,15 +26,14 @@ def message(content: str | None, reasoning: str | None = None, name: str = "reas
     return {"message": {"content": content, name: reasoning}}
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_what_a_server_calls_reasoning_is_not_scored(tmp_path: Path, name: str) -> None:
-    row = row_of(tmp_path / "whole", message("\n\n42", "six times seven", name) | {"finish_reason": "stop"})
+def test_what_a_server_calls_reasoning_is_not_scored(tmp_path: Path) -> None:
+    row = row_of(tmp_path / "whole", message("\n\n42", "six times seven") | {"finish_reason": "stop"})
     assert row.prediction == "<think>six times seven</think>\n\n42" and row.reasoning == "whole"
     assert row.reasoning_tokens and row.ended == "end" and row.value == 0.0
-    cut = row_of(tmp_path / "cut", message(None, "six times seven", name) | {"finish_reason": "length"})
+    cut = row_of(tmp_path / "cut", message(None, "six times seven", "reasoning") | {"finish_reason": "length"})
     assert (cut.prediction, cut.reasoning, cut.ended) == ("<think>six times seven", "cut", "limit")
     assert cut.value == 0.0 and cut.error is None
-    kept = row_of(tmp_path / "kept", message("42", "six times seven", name), "task.reasoning=keep")
+    kept = row_of(tmp_path / "kept", message("42", "six times seven"), "task.reasoning=keep")
     assert kept.prediction == "<think>six times seven</think>42" and kept.reasoning_tokens is None
 
 

@@ -28,7 +28,7 @@ def test_rows_say_what_was_asked_and_what_answered(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
     assert [row.sample for row in rows] == list(range(6))
     assert {(row.policy, row.budget, row.score, row.kept_fraction) for row in rows} == {
-        ("streaming_llm", "100", None, None)
+        ("streaming_llm", "100", *[None] * 2)
     }
     assert {row.value for row in rows} == {0.0, 1.0} and {row.new_tokens for row in rows} == {5}
     assert {row.decode_evictions for row in rows} == {None}
@@ -42,14 +42,8 @@ def test_rows_say_what_was_asked_and_what_answered(tmp_path: Path) -> None:
 def test_prompts_are_those_of_a_local_model(tmp_path: Path) -> None:
     with serving(Stub()) as stub:
         assert run(tmp_path / "served", stub, "task.max_new_tokens=4") == 0
-    local = [
-        "policy=full",
-        "task.samples=6",
-        "task.context_length=512",
-        "task.max_new_tokens=4",
-        f"results.dir={tmp_path / 'local'}",
-    ]
-    assert main(["run", *local, "--quiet"]) == 0
+    local = ["policy=full", "task.samples=6", "task.context_length=512", "task.max_new_tokens=4", "--quiet"]
+    assert main(["run", *local, f"results.dir={tmp_path / 'local'}"]) == 0
     served, here = rows_of(tmp_path / "served"), rows_of(tmp_path / "local")
     assert [row.prompt_sha256 for row in served] == [row.prompt_sha256 for row in here]
     assert [row.prompt_tokens for row in served] == [row.prompt_tokens for row in here]

