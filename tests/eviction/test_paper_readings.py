@@ -10,7 +10,7 @@ import kvbench.eviction.scores.window
 from kvbench.cache.kernels.column_sums import column_sums
 from kvbench.cache.kv_cache import KVCache
 from kvbench.config.settings import build
-from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers, entropy
+from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -49,19 +49,6 @@ def test_obcache_pools_its_scores_on_h2o_and_tova_too(policy: str, window: int, 
     assert torch.allclose(scores, torch.tensor(pooled).double(), rtol=1e-4)
     unpooled = ranked(layer, *method(f"policy={policy}", "score=obcache_joint"))
     assert torch.allclose(unpooled, grouped, rtol=1e-4, atol=1e-4 * float(grouped.max()))
-
-
-def test_lava_divides_entropies_by_heads_and_tokens_which_leaves_the_shares() -> None:
-    """LAVa, equations 6 and 7: e_l = -sum s log s / (H N), s the scores over their sum."""
-    draw = torch.Generator().manual_seed(3)
-    layers = [torch.rand(2, 30, generator=draw, dtype=torch.float64) ** power for power in (1, 4, 16)]
-    printed = []
-    for scores in layers:
-        total = sum(float(s) for s in scores.flatten())
-        printed.append(-sum(float(s) / total * math.log(float(s) / total) for s in scores.flatten()) / (2 * 30))
-    ours = [entropy(scores) for scores in layers]
-    for left, right in zip(printed, ours, strict=True):
-        assert left / sum(printed) == pytest.approx(right / sum(ours), rel=1e-12)
 
 
 def info(budget: int, protected: int, tokens: int, **more: Any) -> AllocationBudget:

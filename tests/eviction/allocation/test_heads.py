@@ -93,14 +93,6 @@ def test_flat_counts_are_those_of_one_sorted_list(scores: Tensor, data: st.DataO
     assert MixHeads(alpha=1)(ranked, share, terms(share, candidates)) == (share,) * heads
 
 
-@given(scores=layer_scores(), alpha=st.floats(0, 1), data=st.data())
-def test_the_safeguard_is_kept(scores: Tensor, alpha: float, data: st.DataObject) -> None:
-    ranked = ranking_of(scores)
-    share = data.draw(st.integers(0, ranked.candidates))
-    counts = SafeguardHeads(alpha=alpha)(ranked, share, terms(share, ranked.candidates))
-    assert min(counts) >= max(0, int(alpha * (share + 4)) - 4)
-
-
 def test_published_mixture_rounds_half_to_even_and_takes_a_stale_floor() -> None:
     ranked = ranking([9, 8, 7, 6, 5, 4], [3, 2, 1, 0, 0, 0])
     official = terms(3, 6, variant="official")
