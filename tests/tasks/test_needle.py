@@ -9,7 +9,6 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
@@ -141,11 +140,3 @@ def test_answers_are_scored_by_the_scorer(root: str, tokenizer: PreTrainedTokeni
 def test_a_line_break_ends_an_answer_from_its_first_token_on(root: str, name: str):
     task = task_of(name, root)
     assert (task.stop, task.stop_replaces, task.min_new_tokens) == (("\n",), True, 0)
-
-
-def test_each_harness_has_a_file():
-    assert [name for name in options("task") if name.startswith("needle/")] == [
-        "needle/lava",
-        "needle/official",
-        "needle/pyramidkv",
-    ]

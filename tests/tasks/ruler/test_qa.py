@@ -151,9 +151,3 @@ def test_a_file_of_another_kind_is_refused(root: Path):
     (root / "ruler" / "squad.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match=r"squad\.json is not squad as published"):
         list(make("qa_1", root).generate(count_words, [0]))
-
-
-def test_the_metric_is_that_of_questions(root: Path):
-    task = make("qa_1", root)
-    (sample,) = task.generate(count_words, [0])
-    assert task.metric == "string_match_part" and task.score("It is ANSWER 0.0!", sample) == 1.0

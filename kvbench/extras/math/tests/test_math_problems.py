@@ -40,15 +40,6 @@ def only(math_task: MathProblems) -> Sample | InvalidSample:
     return sample
 
 
-@pytest.mark.parametrize("name", ["math500", "aime24", "aime25"])
-def test_a_problem_becomes_a_prompt(name: str, tmp_path: Path) -> None:
-    math_task = task(tmp_path, {"problem": PROBLEM, "answer": "7"}, name=name)
-    sample = only(math_task)
-    assert isinstance(sample, Sample) and math_task.samples == 1 and math_task.chat
-    assert sample.prompt == PROBLEM + "\nPlease reason step by step, and put your final answer within \\boxed{}."
-    assert (sample.context, math_task.score(r"\boxed{7}", sample), math_task.score("7", sample)) == (PROBLEM, 1, 0)
-
-
 def test_the_prompt_of_rkv(tmp_path: Path) -> None:
     official = "You are given a math problem.\n\nProblem: {question}\n\n You need to solve the problem step by step. "
     official += "First, you need to provide the chain-of-thought, then provide the final answer.\n\n Provide the final "
