@@ -5,16 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
-from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse
-from kvbench.eviction.allocation.allocation import Heads
-from kvbench.eviction.allocation.shares import AllocationBudget
-from kvbench.eviction.ranking import Ranking
-from kvbench.support.plugins import items
 from kvbench.work.planned import plan_sweep
 from tests.plugins import install, made_up
 
@@ -141,59 +134,6 @@ def test_a_score_that_does_not_instantiate_is_refused_by_name(
     assert "broken 1.0" in capsys.readouterr().out
 
 
-def test_a_plugin_adds_policies_with_allocations_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = """
-from dataclasses import dataclass
-from typing import Literal
-from kvbench.eviction.allocation.allocation import Heads
-
-@dataclass(frozen=True)
-class FirstHeads(Heads):
-    kind: Literal["first"] = "first"
-    extra: int = 3
-
-    def __call__(self, ranking, share, terms):
-        heads = ranking.scores.shape[0]
-        return (share + self.extra * (heads - 1), *(share - self.extra for _ in range(heads - 1)))
-"""
-    policy = """# @package _global_
-# A policy of a test: the first head keeps more.
-defaults:
-  - /score: attn
-policy:
-  _target_: kvbench.eviction.policy.Policy
-  name: first
-  recent: 4
-  heads:
-    _target_: first_heads.FirstHeads
-    kind: first
-    extra: 3
-  layers: uniform
-  accepts: [score, budget]
-"""
-    monkeypatch.delitem(sys.modules, "first_heads", raising=False)
-    files = {"__init__.py": code, "conf/policy/first.yaml": policy}
-    monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
-    words = ["policy=first", "reference=none", "budget=20", f"results.dir={tmp_path}"]
-    (cell,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
-    assert cell.policy_label == "first heads.extra=5"
-    assert list(cell.description["plugins"]) == ["first_heads"]
-    (usual,) = plan_sweep([*words, "policy.heads=uniform"], print).plan.cells
-    assert "plugins" not in usual.description
-    lengths = allocated(cell.policy.heads)
-    assert lengths == (26, 16)
-    assert main(["plan", *words, "policy.heads.extra=x"]) == 2
-    assert "policy.heads.extra=x: allowed: an integer" in capsys.readouterr().err
-
-
-def allocated(heads: Heads) -> tuple[int, ...]:
-    """What two heads keep of 40 candidates at 21 each."""
-    scores = torch.rand(2, 40)
-    return heads(Ranking(scores, scores, 0), 21, AllocationBudget(25, 0, 4, 44))
-
-
 def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,10 +196,3 @@ class Mine(Recency):
     assert "policy=tova_obcache score=cake: refused: policy.window=1: score cake takes a variance" in printed
     for words in ([], ["budget=3"]):
         assert "--properties" in refusal(" ".join(("conform", "--properties", *words)), capsys)
-
-
-def test_a_file_may_take_over_what_others_say() -> None:
-    """What a file must say counts once it is composed: shapes of models are built on each other."""
-    for item in items("model").values():
-        if item.name.startswith("shape/tiny"):
-            assert combinations(parse([f"model={item.name}"]))[0]["model"]["name"] == item.name
