@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import FlatHeads
@@ -16,43 +14,9 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import best_first
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.random import Random
-from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import layer_of, random_cache
-
-policies = st.builds(
-    Policy,
-    name=st.just("any"),
-    window=st.integers(1, 12),
-    reduce=st.sampled_from(["sum", "mean", "max"]),
-    pool=st.sampled_from([None, Pool("max", 7), Pool("avg", 5)]),
-    order=st.sampled_from([("pool", "group"), ("group", "pool")]),
-    sink=st.integers(0, 5),
-    recent=st.integers(0, 12),
-    layout=st.sampled_from(["kv_heads", "query_heads"]),
-)
-scores = st.sampled_from([Attention(), OBCacheJoint(), Recency()])
-
-
-@settings(max_examples=60, deadline=None)
-@given(policy=policies, score=scores, pairs=st.integers(17, 60), tokens=st.integers(1, 60))
-def test_budget_is_spent_exactly_and_protected_tokens_stay(
-    policy: Policy, score: Attention, pairs: int, tokens: int
-) -> None:
-    """Whatever the policy: lengths, masks and the compacted cache agree."""
-    cache = random_cache(tokens, layers=2)
-    eviction = Eviction(policy, score, TokenBudget(pairs))
-    decision = eviction.decide(cache)
-    smaller = eviction.evict(cache, decision)
-    heads = 6 if policy.layout == "query_heads" else 2
-    assert decision.lengths.tolist() == [[min(pairs, tokens)] * heads] * 2
-    assert torch.equal(smaller.lengths, decision.lengths)
-    for kept, layer in zip(decision.kept, smaller.layers, strict=True):
-        assert kept.sum(dim=1).tolist() == list(layer.lengths)
-        assert kept[:, : policy.sink].all() and kept[:, tokens - policy.recent :].all()
-        assert layer.positions.tolist() == kept.nonzero()[:, 1].tolist()
 
 
 def test_kept_pairs_are_those_of_the_cache() -> None:

@@ -135,14 +135,8 @@ def test_what_is_no_threshold_is_refused(written: str) -> None:
 
 def test_rows_say_how_much_a_prompt_kept(tmp_path: Path) -> None:
     rows = kvbench.run(
-        *(
-            "policy=plain",
-            "score=attn",
-            "policy.recent=16",
-            "task.samples=2",
-            "task.context_length=400",
-            "task.max_new_tokens=4",
-        ),
+        *("policy=plain", "score=attn", "policy.recent=16"),
+        *("task.samples=2", "task.context_length=400", "task.max_new_tokens=4"),
         budget=["threshold:0.2", "threshold:0.0004", "threshold:0", "64"],
         **{"results.dir": str(tmp_path)},
     )
@@ -155,16 +149,8 @@ def test_rows_say_how_much_a_prompt_kept(tmp_path: Path) -> None:
 
 def test_rows_of_answers_that_a_threshold_evicts_from(tmp_path: Path) -> None:
     rows = kvbench.run(
-        *(
-            "policy=plain",
-            "score=key_norm",
-            "policy.recent=16",
-            "task.samples=1",
-            "task.context_length=400",
-            "task.max_new_tokens=8",
-            "task.min_new_tokens=8",
-            "schedule.decode_every=1,null",
-        ),
+        *("policy=plain", "score=key_norm", "policy.recent=16", "schedule.decode_every=1,null"),
+        *("task.samples=1", "task.context_length=400", "task.max_new_tokens=8", "task.min_new_tokens=8"),
         budget=["threshold:-4", "threshold:-1000", "threshold:0"],
         **{"results.dir": str(tmp_path)},
     )

@@ -59,7 +59,7 @@ def test_contexts_are_the_official_ones(shared: Path, tokenizer: PreTrainedToken
     assert len(tokenizer(context).input_ids) == case["n_tokens"]
 
 
-@pytest.mark.parametrize("depth", [0, 11, 33.3, 50, 89, 100])
+@pytest.mark.parametrize("depth", [0, 33.3, 89, 100])
 @pytest.mark.parametrize("style", ["official", "book"])
 def test_the_needle_stands_behind_a_full_stop(root: str, tokenizer: PreTrainedTokenizerBase, style: str, depth: float):
     sample = sample_of(make(root, style, depth=depth), tokenizer)
@@ -134,9 +134,3 @@ def test_answers_are_scored_by_the_scorer(root: str, tokenizer: PreTrainedTokeni
     assert isinstance(task, Task) and task.metric == f"needle_{scorer}"
     assert task.score(" Eat a sandwich and sit in Dolores Park on a sunny day\n", sample) == pytest.approx(score)
     assert task.score("", sample) == 0.0
-
-
-@pytest.mark.parametrize("name", ["needle/lava", "needle/pyramidkv"])
-def test_a_line_break_ends_an_answer_from_its_first_token_on(root: str, name: str):
-    task = task_of(name, root)
-    assert (task.stop, task.stop_replaces, task.min_new_tokens) == (("\n",), True, 0)
