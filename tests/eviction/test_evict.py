@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import FlatHeads
-from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers
+from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -65,28 +64,6 @@ def test_protected_tokens_must_fit() -> None:
         Eviction(Policy("h2o_obcache", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
     exactly = Eviction(Policy("h2o_obcache", recent=16), Attention(), TokenBudget(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
-
-
-@pytest.mark.parametrize(
-    ("heads", "layers", "ratio", "pairs"),
-    [
-        (UniformHeads(), UniformLayers(), "0.1", 3),
-        (FlatHeads(), UniformLayers(), "0.2", 7),
-        (UniformHeads(), GlobalLayers(), "0.4", 13),
-        (FlatHeads(), GlobalLayers(), "1.0", 33),
-    ],
-)
-def test_a_budget_of_the_context_is_spent_besides_the_head(
-    heads: Heads, layers: Layers, ratio: str, pairs: int
-) -> None:
-    """KVzip's ratio, of 59 tokens with a head of 26: sums are exact, and the head stays whole."""
-    policy = Policy("kvzip", window=8, sink="head", heads=heads, layers=layers, budget_span="context")
-    budget = parse_budget(ratio)
-    eviction = Eviction(policy.resolve(26, 59, budget), Attention(), budget)
-    smaller = eviction(random_cache(59, layers=3, window=8))
-    assert smaller.pairs == sum(layer.cache_heads * (26 + pairs) for layer in smaller.layers)
-    for layer in smaller.layers:
-        assert all(set(range(26)) <= set(head.tolist()) for head in layer.positions.split(layer.lengths))
 
 
 def test_a_budget_that_cannot_hold_the_head_names_the_span_that_need_not() -> None:
