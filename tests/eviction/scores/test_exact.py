@@ -41,10 +41,8 @@ def changed_by(layer: LayerCache, change: str) -> Tensor:
         other_keys, other_values, seen = keys.clone(), values.clone(), visible.clone()
         if change == "removed":
             seen[:, column] = False
-        if change in ("zeroed", "key"):
-            other_keys[:, column] = 0
-        if change in ("zeroed", "value"):
-            other_values[:, column] = 0
+        else:
+            other_keys[:, column] = other_values[:, column] = 0
         after = outputs(queries, other_keys, other_values, scaling, seen)
         errors.append(((after - before) * visible[:, column, None]).square().sum((-1, -2)))
     return torch.stack(errors, dim=1)
