@@ -20,12 +20,12 @@ from kvbench.eviction.scores.window import moments
 from tests.arrays import random_layer
 from tests.eviction.scores.test_window_scores import norm2, seen_by_rows
 
-TOKENS = 1100  # three blocks of rows, two chunks of columns
+TOKENS = 1030  # three blocks of rows, two chunks of columns
 
 
 @pytest.fixture(scope="module")
 def layer() -> LayerCache:
-    return random_layer(TOKENS, window=TOKENS, heads=2, kv_heads=1, head_dim=6)
+    return random_layer(TOKENS, window=TOKENS, heads=2, kv_heads=1, head_dim=4)
 
 
 @pytest.fixture(scope="module")
