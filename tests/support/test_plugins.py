@@ -69,16 +69,11 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        (
-            {"conf/scores/a.yaml": ""},
-            None,
-            "conf/scores is not a group of settings; allowed folders: allocation, ",
-        ),
-        ({"conf/run.yaml": ""}, None, "conf/run.yaml names no group; it holds: defaults: [GROUP: MEMBER]"),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: allocation, "),
         ({"conf/run.yaml": "defaults: [{store: flat}, 3]"}, None, "conf/run.yaml names no group; it holds: "),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],
-    ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "a bad group", "clash"],
+    ids=["no folder", "no module", "no parent", "no package", "no group", "a bad group", "clash"],
 )
 def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     files: dict[str, str],
@@ -100,21 +95,15 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     ("yaml", "code", "says"),
     [
         (SCORE.format("broken.Mine"), "import not_there", "broken.Mine does not load: ModuleNotFoundError: No module"),
-        (SCORE.format("broken.Mine"), "1 / 0", "broken.Mine does not load: ZeroDivisionError: division by zero"),
         (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
         (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is not a dataclass"),
         (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
-        (
-            SCORE.format("kvbench.eviction.budget.TokenBudget").replace("name: mine", "pairs: 3"),
-            "",
-            "says name: None, but must say",
-        ),
         (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
         (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: allowed: name"),
         ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
         ("# No YAML.\nname: [\n", "", "cannot be read"),
     ],
-    ids=["import", "raises", "no class", "no dataclass", "no score", "no name", "name", "setting", "target", "yaml"],
+    ids=["import", "no class", "no dataclass", "no score", "name", "setting", "target", "yaml"],
 )
 def test_a_score_that_does_not_instantiate_is_refused_by_name(
     yaml: str,

@@ -13,7 +13,7 @@ from tests.tasks.longbench.conftest import row, task, write
 
 
 class NoTokens(TokenCounter):
-    """LongBench counts none."""
+    """For tasks that are not measured in tokens."""
 
     def __call__(self, text: str, /) -> int:
         raise AssertionError

@@ -9,22 +9,10 @@ import pytest
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.math.math_problems import MathProblems
-from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
+from kvbench.tasks.task import InvalidSample, Sample
+from tests.tasks.longbench.test_task import NoTokens
 
 PROBLEM = r"What is $\frac{a}{b}$ of {3}?"
-
-
-class NoTokens(TokenCounter):
-    """Problems are not measured in tokens."""
-
-    def __call__(self, text: str, /) -> int:
-        raise AssertionError
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        raise AssertionError
-
-    def decode(self, ids: Any) -> str:
-        raise AssertionError
 
 
 def task(root: Path, *rows: Any, name: str = "math500", **fields: Any) -> MathProblems:
