@@ -27,6 +27,8 @@ def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
     assert make(tmp_path, "scbench/kv", contexts=2).samples == 4
     (last,) = task.generate(Words(), [6])
     assert (last.question_number, last.references) == (3, ("z",))
+    opening = "Given the context, answer to the following question or request without explanation.\n\n"
+    assert (last.context, last.context_prefix) == (f"{opening}c", opening)
     with pytest.raises(ValueError, match="scbench/kv has 7 questions, none is 7"):
         task.context_of(7)
 
