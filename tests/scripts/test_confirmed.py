@@ -57,7 +57,7 @@ def test_another_code_reaches_the_same_verdicts(
         differences.append(difference)
         if claim["shows"] == "difference":
             flipped = permutation_test(
-                (difference,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(1)
+                (difference,), np.mean, permutation_type="samples", n_resamples=4999, rng=np.random.default_rng(1)
             )
             p.append(flipped.pvalue)
         else:
