@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from kvbench.eviction import pooling
-from kvbench.eviction.pooling import reduce_group
+from kvbench.eviction.pooling import Pool, reduce_group
+
+
+def test_pooling_leaves_no_columns_as_they_are() -> None:
+    assert Pool("max", 7)(torch.rand(2, 0)).shape == (2, 0)
 
 
 @pytest.fixture

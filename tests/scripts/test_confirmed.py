@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 from kvbench.extras.claims.answers import Answers
 from kvbench.extras.claims.file import ClaimsFile
-from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, check
+from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
 
 FOLDER = Path(__file__).parents[2] / "results" / "confirm"
 TEXTS = 320
@@ -31,6 +31,13 @@ def rows() -> pandas.DataFrame:
     return pandas.read_parquet(FOLDER / "rows.parquet")
 
 
+@pytest.fixture(scope="module")
+def ours() -> Mapping[str, Verdict]:
+    """The verdict of each claim."""
+    answers = Answers.read(ClaimsFile(FOLDER / "claims.yaml").claims, FOLDER / "rows.parquet", lambda words: None)
+    return {each.claim.name: each for each in check(answers)}
+
+
 def by_text(rows: pandas.DataFrame, side: Mapping[str, Any], tasks: tuple[str, ...]) -> np.ndarray:
     """The mean over the tasks of each text, in points; of books the mean negative log-likelihood."""
     wanted = {"layout": "kv_heads"} | {name: str(value) for name, value in side.items()}
@@ -45,11 +52,10 @@ def by_text(rows: pandas.DataFrame, side: Mapping[str, Any], tasks: tuple[str, .
 
 @pytest.mark.parametrize("family", ["primary", "further", "books"])
 def test_another_code_reaches_the_same_verdicts(
-    content: Mapping[str, Any], rows: pandas.DataFrame, family: str
+    content: Mapping[str, Any], rows: pandas.DataFrame, ours: Mapping[str, Verdict], family: str
 ) -> None:
     claims = [claim for claim in content["claims"] if claim["family"] == family]
     tasks = tuple(content["families"][family]["tasks"])
-    ours = {each.claim.name: each for each in check(_answers())}
     differences, p = [], []
     for claim in claims:
         b, a = (by_text(rows, claim[side], tasks) for side in ("b", "a"))
@@ -57,7 +63,7 @@ def test_another_code_reaches_the_same_verdicts(
         differences.append(difference)
         if claim["shows"] == "difference":
             flipped = permutation_test(
-                (difference,), np.mean, permutation_type="samples", n_resamples=4999, rng=np.random.default_rng(1)
+                (difference,), np.mean, permutation_type="samples", n_resamples=9999, rng=np.random.default_rng(1)
             )
             p.append(flipped.pvalue)
         else:
@@ -78,7 +84,3 @@ def test_every_row_is_there(rows: pandas.DataFrame) -> None:
     counts = rows.groupby(["task", "cell"]).size()
     assert counts["pg19"].tolist() == [BOOKS] * 12
     assert counts.drop("pg19").tolist() == [TEXTS] * 2 * 58
-
-
-def _answers() -> Answers:
-    return Answers.read(ClaimsFile(FOLDER / "claims.yaml").claims, FOLDER / "rows.parquet", lambda words: None)

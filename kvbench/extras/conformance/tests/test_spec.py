@@ -16,6 +16,7 @@ from kvbench.extras.conformance.golden.case import AXES, REQUIRED
         ({"heads": {"kind": "sorted"}}, "heads.kind 'sorted' is not supported; allowed: uniform, "),
         ({"group": "median"}, "group 'median' is not supported"),
         ({"score": {"name": "no_such_score", "params": {}}}, "score 'no_such_score' is not supported; allowed: "),
+        ({"score": {"name": "attn", "params": {"size": 1}}}, "parameter size of score attn is not supported"),
         ({"recent": 65}, "cannot hold the 65 protected tokens"),
         ({"temperature": 2}, "field temperature is not supported"),
         ({"schedule": {"steps": 3, "state": "none"}}, "field schedule is not supported in a case of kind prefill"),
