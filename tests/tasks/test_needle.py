@@ -92,12 +92,6 @@ def test_short_essays_are_repeated(root: str, tokenizer: PreTrainedTokenizerBase
     assert context.startswith(SENTENCES + SENTENCES[:20])
 
 
-def test_files_are_read_in_the_order_of_their_names(root: str, tokenizer: PreTrainedTokenizerBase):
-    task = make(root, depth=0)
-    assert sample_of(task, tokenizer).context.startswith(NEEDLE + "Sentence 0 says little")
-    assert task.files == ("paul_graham_essays/a.txt", "paul_graham_essays/b.txt")
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -18,7 +18,6 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.attn import Attention
 from kvbench.extras.gated_chunks.gated_chunks import GatedChunkHeads
-from tests.arrays import random_cache
 from tests.eviction.test_stacks import CACHE, IN_STACKS
 
 
@@ -52,12 +51,6 @@ def test_layers_in_a_stack_keep_what_each_keeps_by_itself() -> None:
     assert all(map(torch.equal, together.kept, alone.kept)) and (alone.lengths == budget).all()
     plain = Eviction(replace(policy, heads=ChunkHeads(size=5)), Attention(), TokenBudget(budget)).decide(CACHE)
     assert not all(map(torch.equal, plain.kept, alone.kept))
-
-
-def test_nothing_is_chosen_from_a_prompt_that_is_protected() -> None:
-    policy = Policy("gated", window=8, recent=8, heads=GatedChunkHeads())
-    decision = Eviction(policy, Attention(), TokenBudget(8)).decide(random_cache(40, layers=2, window=8))
-    assert (decision.lengths == 8).all()
 
 
 def test_the_policy_is_even_and_evicts_again() -> None:
