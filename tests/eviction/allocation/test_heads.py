@@ -93,6 +93,13 @@ def test_flat_counts_are_those_of_one_sorted_list(scores: Tensor, data: st.DataO
     assert MixHeads(alpha=1)(ranked, share, terms(share, candidates)) == (share,) * heads
 
 
+def test_flat_heads_mix_in_the_published_part_in_the_variant_official_alone() -> None:
+    ranked = ranking([9, 8, 7, 6, 5, 4], [3, 2, 1, 0, 0, 0])
+    stale = terms(3, 6, variant="official", stale_floor=True)
+    assert FlatHeads(published_alpha=0.5)(ranked, 3, stale) == MixHeads(alpha=0.5)(ranked, 3, stale) == (6, 3)
+    assert FlatHeads(published_alpha=0.5)(ranked, 3, terms(3, 6)) == FlatHeads()(ranked, 3, stale) == (6, 0)
+
+
 def test_normalised_heads_compete_by_what_their_best_pairs_hold() -> None:
     """The first head has 9 of 15 in its best two, the second 4 of 4: scaled, 5.4 3.6 .. against 3 1."""
     ranked = ranking([5, 4, 3, 3, 0, 0], [3, 1, 0, 0, 0, 0])
