@@ -22,16 +22,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a new environment with the wheel alone; what it needs is that of this one, by a path file."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     venv.create(folder, with_pip=False, symlinks=True)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(folder / "bin" / "python"),
-        "install",
-        "--no-index",
-        "--no-deps",
-    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--no-index"]
     subprocess.run([*pip, "--no-deps", "--quiet", "--disable-pip-version-check", str(wheel)], check=True, timeout=300)
     (site,) = folder.glob("lib/python3*/site-packages")
     (site / "what_it_needs.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")

@@ -1,12 +1,9 @@
 """Memory that reading and cutting take: nothing of tokens x tokens is made, and no second copy of a cache."""
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from kvbench.cache.attention import explicit, fused
 from kvbench.cache.kernels.choice import Kernels
@@ -90,22 +87,3 @@ def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
 
     caches = 2 * LAYERS * LAYER
     assert caches < allocated(build).most < caches + 3.5 * LAYER  # one layer of each of the two caches is there twice
-
-
-def test_128k_tokens_of_an_8b_model_fit_80_gb() -> None:
-    shape = OmegaConf.load(Path(__file__).parents[1] / "conf" / "model" / "shape" / "llama3.1-8b.yaml")
-    of, tokens, size, block = shape.shape.config, 131072, 2, Engine(None).prefill_chunk
-    head_dim = of.get("head_dim") or of.hidden_size // of.num_attention_heads
-    pair = 2 * of.num_key_value_heads * head_dim * size
-    attention = of.hidden_size * head_dim * 2 * (of.num_attention_heads + of.num_key_value_heads)
-    weights = size * (
-        of.num_hidden_layers * (attention + 3 * of.hidden_size * of.intermediate_size)
-        + 2 * of.vocab_size * of.hidden_size
-    )
-    full = of.num_hidden_layers * tokens * pair
-    activations = block * (4 * of.intermediate_size + 8 * of.hidden_size) * size
-    votes = 3 * of.num_attention_heads * block * 1024 * 4  # a block of rows over a chunk of columns, in float32
-    answers = 16 * of.num_hidden_layers * 1024 * pair * 2  # a tile of cells that keep 1024 pairs a head, and its copy
-    planned = weights + full + activations + votes + answers
-    assert math.isclose(weights, 16.06e9, rel_tol=0.01) and math.isclose(full, 17.2e9, rel_tol=0.01)
-    assert planned < 0.6 * 80e9, f"{planned / 1e9:.1f} GB"

@@ -1,60 +1,21 @@
 """Eviction as a function: budgets spent exactly, protected tokens kept, ties broken as stated, nothing shared."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import FlatHeads
-from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers
+from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import best_first
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.random import Random
-from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import layer_of, random_cache
-
-policies = st.builds(
-    Policy,
-    name=st.just("any"),
-    window=st.integers(1, 12),
-    reduce=st.sampled_from(["sum", "mean", "max"]),
-    pool=st.sampled_from([None, Pool("max", 7), Pool("avg", 5)]),
-    order=st.sampled_from([("pool", "group"), ("group", "pool")]),
-    sink=st.integers(0, 5),
-    recent=st.integers(0, 12),
-    layout=st.sampled_from(["kv_heads", "query_heads"]),
-)
-scores = st.sampled_from([Attention(), OBCacheJoint(), Recency()])
-
-
-@settings(max_examples=60, deadline=None)
-@given(policy=policies, score=scores, pairs=st.integers(17, 60), tokens=st.integers(1, 60))
-def test_budget_is_spent_exactly_and_protected_tokens_stay(
-    policy: Policy, score: Attention, pairs: int, tokens: int
-) -> None:
-    """Whatever the policy: lengths, masks and the compacted cache agree."""
-    cache = random_cache(tokens, layers=2)
-    eviction = Eviction(policy, score, TokenBudget(pairs))
-    decision = eviction.decide(cache)
-    smaller = eviction.evict(cache, decision)
-    heads = 6 if policy.layout == "query_heads" else 2
-    assert decision.lengths.tolist() == [[min(pairs, tokens)] * heads] * 2
-    assert torch.equal(smaller.lengths, decision.lengths)
-    for kept, layer in zip(decision.kept, smaller.layers, strict=True):
-        assert kept.sum(dim=1).tolist() == list(layer.lengths)
-        assert kept[:, : policy.sink].all() and kept[:, tokens - policy.recent :].all()
-        assert layer.positions.tolist() == kept.nonzero()[:, 1].tolist()
 
 
 def test_kept_pairs_are_those_of_the_cache() -> None:
@@ -69,15 +30,6 @@ def test_kept_pairs_are_those_of_the_cache() -> None:
                 assert positions.tolist() == sorted(positions.tolist())
                 assert torch.equal(layer.keys[start:stop], keys[head // group, positions])
                 assert torch.equal(layer.values[start:stop], values[head // group, positions])
-
-
-def test_bytes_are_those_of_the_storage() -> None:
-    """A tenth of the pairs is a tenth of the bytes; one cache per query head costs the group times as much."""
-    cache = random_cache(200)
-    tenth = Eviction(Policy("p"), Attention(), parse_budget("0.1"))(cache)
-    assert tenth.bytes_held * 10 == cache.bytes_held == 3 * 2 * 200 * 10 * 2 * 4
-    apart = Eviction(Policy("p", layout="query_heads"), Attention(), parse_budget("0.1"))(cache)
-    assert apart.bytes_held == 3 * tenth.bytes_held
 
 
 def test_a_budget_that_holds_everything_ranks_nothing() -> None:
@@ -112,23 +64,6 @@ def test_protected_tokens_must_fit() -> None:
         Eviction(Policy("h2o_obcache", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
     exactly = Eviction(Policy("h2o_obcache", recent=16), Attention(), TokenBudget(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
-
-
-@pytest.mark.parametrize(
-    ("heads", "layers"), list(product((UniformHeads(), FlatHeads()), (UniformLayers(), GlobalLayers())))
-)
-@pytest.mark.parametrize(("ratio", "pairs"), [("0.1", 3), ("0.2", 7), ("0.3", 10), ("0.4", 13), ("1.0", 33)])
-def test_a_budget_of_the_context_is_spent_besides_the_head(
-    heads: Heads, layers: Layers, ratio: str, pairs: int
-) -> None:
-    """KVzip's ratio, of 59 tokens with a head of 26: sums are exact, and the head stays whole."""
-    policy = Policy("kvzip", window=8, sink="head", heads=heads, layers=layers, budget_span="context")
-    budget = parse_budget(ratio)
-    eviction = Eviction(policy.resolve(26, 59, budget), Attention(), budget)
-    smaller = eviction(random_cache(59, layers=3, window=8))
-    assert smaller.pairs == sum(layer.cache_heads * (26 + pairs) for layer in smaller.layers)
-    for layer in smaller.layers:
-        assert all(set(range(26)) <= set(head.tolist()) for head in layer.positions.split(layer.lengths))
 
 
 def test_a_budget_that_cannot_hold_the_head_names_the_span_that_need_not() -> None:
@@ -166,15 +101,6 @@ def test_a_smaller_budget_keeps_a_subset() -> None:
         before = kept
 
 
-def test_rows_outside_the_window_leave_the_decision_alone() -> None:
-    """A record of more rows than vote gives the decision of a record of just those."""
-    wide = random_cache(60, window=12)
-    narrow = [replace(layer, windows=(layer.observed(4),)) for layer in wide.layers]
-    eviction = Eviction(Policy("p", window=4), Attention(), TokenBudget(20))
-    for left, right in zip(eviction.decide(wide).kept, eviction.decide(KVCache(tuple(narrow), 60)).kept, strict=True):
-        assert torch.equal(left, right)
-
-
 def test_the_record_of_just_so_many_rows_votes() -> None:
     """Where several windows were recorded, none is sliced out of another."""
     (layer,) = random_cache(60, layers=1, window=12).layers
@@ -189,19 +115,6 @@ def test_a_cache_is_cut_once() -> None:
     eviction = Eviction(Policy("p"), Attention(), TokenBudget(20))
     with pytest.raises(ValueError, match="the cache holds 120 KV pairs after 60 tokens: it was evicted from before"):
         eviction(eviction(random_cache(60)))
-
-
-def test_pooled_ties_are_broken_by_the_unpooled_score() -> None:
-    """A plateau wider than what is left of the budget keeps its peak."""
-    queries = torch.zeros(2, 1, 4)
-    queries[..., 0] = 4.0
-    keys, values = torch.zeros(2, 30, 4), torch.ones(2, 30, 4)
-    keys[:, 12, 0] = 3.0
-    cache = KVCache((layer_of(queries, keys, values),), 30)
-    policy = Policy("p", window=1, pool=Pool("max", 7))
-    for pairs in (1, 2, 6):
-        smaller = Eviction(policy, Attention(), TokenBudget(pairs))(cache)
-        assert all(12 in head for head in smaller.layers[0].positions.view(2, pairs).tolist())
 
 
 def test_key_only_scores_are_spread_over_query_heads_in_order() -> None:

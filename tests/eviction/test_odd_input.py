@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.extras.conformance.tests.test_properties import combination as built
-from tests.arrays import layer_of, random_cache
+from tests.arrays import layer_of
 
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:
@@ -32,9 +31,3 @@ def test_equal_scores_keep_the_oldest() -> None:
         assert smaller.layers[0].positions.tolist() == [
             position for length in lengths for position in (*range(length - 4), *range(46, 50))
         ]
-
-
-def test_a_budget_that_cannot_hold_the_protected_tokens_says_so() -> None:
-    eviction = combination("snapkv", "attn", 15)
-    with pytest.raises(ValueError, match="cannot hold the 32 protected tokens of snapkv"):
-        eviction(random_cache(60))

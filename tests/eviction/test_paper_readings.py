@@ -10,7 +10,7 @@ import kvbench.eviction.scores.window
 from kvbench.cache.kernels.column_sums import column_sums
 from kvbench.cache.kv_cache import KVCache
 from kvbench.config.settings import build
-from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers, entropy
+from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -18,7 +18,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from scripts.document_methods import composed
 from tests.arrays import random_layer
-from tests.eviction.scores.test_window_scores import norm2, seen_by_rows
+from tests.eviction.scores.test_window_scores import seen_by_rows
 
 
 def method(*words: str) -> tuple[Policy, Score]:
@@ -31,37 +31,6 @@ def ranked(layer: Any, policy: Policy, score: Score) -> torch.Tensor:
     """What a policy ranks in a layer, one row per cache head."""
     (ranking,) = Eviction(policy, score, TokenBudget(policy.protected + 1)).rank(KVCache((layer,), layer.lengths[0]))
     return ranking.scores.double()
-
-
-@pytest.mark.parametrize(("policy", "window", "recent"), [("h2o_obcache", 16, 16), ("tova_obcache", 1, 0)])
-def test_obcache_pools_its_scores_on_h2o_and_tova_too(policy: str, window: int, recent: int) -> None:
-    """OBCache, C.2.1: a max-pooling function "for all SnapKV and OBCache-enhanced experiments", kernel 7, stride 1."""
-    layer = random_layer(60, window=60, heads=6, kv_heads=2)
-    a, z, v, o = seen_by_rows(layer, window)
-    value = a.square() * norm2(v)  # equations 4 to 6
-    key = (a * z).square() * norm2(v - o)
-    cross = 2 * a.square() * z * (norm2(v) - (v * o).sum(-1))
-    joint = (value + key + cross).sum(1)[:, : 60 - recent]
-    grouped = joint.view(2, 3, -1).sum(1)
-    count = grouped.shape[1]
-    pooled = [[max(row[max(0, j - 3) : j + 4].tolist()) for j in range(count)] for row in grouped]
-    scores = ranked(layer, *method(f"policy={policy}", "score=obcache_joint", "policy.pool={kind:max,size:7}"))
-    assert torch.allclose(scores, torch.tensor(pooled).double(), rtol=1e-4)
-    unpooled = ranked(layer, *method(f"policy={policy}", "score=obcache_joint"))
-    assert torch.allclose(unpooled, grouped, rtol=1e-4, atol=1e-4 * float(grouped.max()))
-
-
-def test_lava_divides_entropies_by_heads_and_tokens_which_leaves_the_shares() -> None:
-    """LAVa, equations 6 and 7: e_l = -sum s log s / (H N), s the scores over their sum."""
-    draw = torch.Generator().manual_seed(3)
-    layers = [torch.rand(2, 30, generator=draw, dtype=torch.float64) ** power for power in (1, 4, 16)]
-    printed = []
-    for scores in layers:
-        total = sum(float(s) for s in scores.flatten())
-        printed.append(-sum(float(s) / total * math.log(float(s) / total) for s in scores.flatten()) / (2 * 30))
-    ours = [entropy(scores) for scores in layers]
-    for left, right in zip(printed, ours, strict=True):
-        assert left / sum(printed) == pytest.approx(right / sum(ours), rel=1e-12)
 
 
 def info(budget: int, protected: int, tokens: int, **more: Any) -> AllocationBudget:
@@ -97,19 +66,6 @@ def test_layers_share_the_whole_budget_as_lava_prints_it(
 def test_a_pyramid_of_whole_budgets_is_as_flat_as_the_prompt_is_short() -> None:
     """With 50 tokens the top of 2 * 40 - 20 = 60 does not fit: the line goes from 50 to 30."""
     assert PyramidLayers(beta=2, splits="budget")((1.0, 1.0, 1.0), info(40, 10, 50)) == (40, 30, 20)
-
-
-def test_vatp_on_snapkv_changes_the_group_from_mean_to_max() -> None:
-    """LAVa, Table 4, row VATP: |V[i]|_1 / w * sum A. It does not say how a group is merged; LAVa takes the maximum."""
-    layer = random_layer(60, window=60, heads=6, kv_heads=2)
-    attention = seen_by_rows(layer, 16)[0].sum(1)[:, :44]
-    norms = layer.dense[1].double().abs().sum(-1)[:, :44]
-    pooled = torch.tensor([[max(row[max(0, j - 3) : j + 4].tolist()) for j in range(44)] for row in attention]).double()
-    for words, merged in (((), "amax"), (("policy.group=mean",), "mean")):
-        policy, score = method("policy=snapkv", "protocol=common", "score=vatp", "policy.order=[pool,group]", *words)
-        expected = getattr(pooled.view(2, 3, 44), merged)(1) * norms
-        assert torch.allclose(ranked(layer, policy, score), expected, rtol=1e-4)
-    assert method("policy=snapkv")[1].group == "mean" and method("policy=snapkv", "score=vatp")[1].group == "max"
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -9,7 +9,6 @@ from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import PyramidLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy, TokenFraction
-from kvbench.eviction.pooling import Pool
 
 
 @pytest.mark.parametrize(
@@ -35,11 +34,6 @@ def test_words_outside_the_legal_set_are_refused(field: str, value: Any, allowed
 def test_an_order_names_both_steps_once(order: Any) -> None:
     with pytest.raises(ValueError, match=r"policy\.order=.* is not allowed; allowed: \[group,pool\], \[pool,group\]"):
         Policy("p", order=order)
-
-
-def test_pooling_comes_after_the_group_unless_asked() -> None:
-    assert Policy("p").order == ("group", "pool")
-    assert Policy("p", order=("pool", "group")).order == ("pool", "group")
 
 
 @pytest.mark.parametrize("accepts", ["score", ("window",), (["score"],), None])
@@ -87,10 +81,6 @@ def test_positions_of_the_cache_need_as_many_pairs_in_every_head() -> None:
         Policy("p", positions="cache", layers=PyramidLayers())
     with pytest.raises(ValueError, match=r"use policy\.slot_order=position"):
         Policy("p", positions="cache", slot_order="score")
-
-
-def test_protected_tokens_are_sinks_and_recent_ones() -> None:
-    assert Policy("p", sink=4, recent=16, pool=Pool("max", 7)).protected == 20
 
 
 def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:

@@ -11,8 +11,8 @@ import pytest
 from kvbench.config.entries import load_entry, step_parts, step_settings
 from kvbench.support.paths import extras
 from kvbench.support.plugins import groups, held_groups, items
+from tests.repository import ROOT, parsed
 
-ROOT = Path(__file__).parents[2]
 CORE = [file for file in (ROOT / "kvbench").rglob("*.py") if "extras" not in file.parts]
 NAMESAKES = {"fp8", "hub", "int4", "int8", "kvpress", "think", "wandb"}
 """Names that mean other things too: the hub of models, types of numbers, a tag of reasoning, packages."""
@@ -37,9 +37,9 @@ def brought(group: str) -> list[str]:
 
 def said(file: Path) -> Iterator[str]:
     """The texts of a file but docstrings, and the names of what it imports."""
-    tree = ast.parse(file.read_text("utf-8"))
-    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(parsed(file))]
+    prose = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
             yield node.value
 

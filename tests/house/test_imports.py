@@ -27,11 +27,6 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def test_a_circle_is_seen() -> None:
-    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
-    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
-
-
 def loaded_by_name(file: Path) -> set[str]:
     """Modules of the package that a file names in `import_module`."""
     return set(re.findall(r'import_module\("(kvbench\.[\w.]+)"\)', file.read_text("utf-8")))

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from tests.repository import ROOT, code
+from tests.repository import ROOT, code, parsed
 
 ERRORS = ("UserError", "MissingFile", "TaskError", "NoData", "NothingSelected", "CannotTell")
 VALUE, MOST = 12, 220
@@ -29,7 +29,7 @@ def length(message: ast.expr) -> int:
 def messages() -> Iterator[tuple[str, int]]:
     """The file and the length of each message."""
     for file in code():
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
                 yield file.relative_to(ROOT).as_posix(), length(node.args[0])
 

@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import pytest
 
 from kvbench.run.procedure import Backend, Procedure
-from tests.repository import code
+from tests.repository import code, parsed
 
 PACKAGE = Path(__file__).parents[2] / "kvbench"
 NAMED = re.compile(r"kvbench\.[\w.]+:\w+")
@@ -20,7 +20,7 @@ Trees = dict[str, ast.AST]
 @pytest.fixture(scope="module")
 def trees() -> Trees:
     """The syntax trees of the files."""
-    return {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in code()}
+    return {file.relative_to(PACKAGE).as_posix(): parsed(file) for file in code()}
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +39,18 @@ def task_classes(trees: Trees) -> set[str]:
     """The classes of `kvbench.tasks` and of extras that are tasks, and what those of files have in common."""
     tasks = [tree for name, tree in trees.items() if name.startswith(("tasks/", "extras/"))]
     classes = [node for tree in tasks for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = [(node.name, set().union(*map(names_in, node.bases))) for node in classes]
     found, number = {"Task", "TaskSettings", "FromFiles"}, 0
     while number < len(found):
         number = len(found)
-        found |= {node.name for node in classes if found & set().union(*map(names_in, node.bases))}
+        found |= {name for name, of in bases if found & of}
     return found
 
 
 def asked_for(tree: ast.AST) -> Iterator[str]:
     """The classes that a file asks for by `isinstance` or `issubclass`."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        if names_in(call.func) & {"isinstance", "issubclass"} and len(call.args) == 2:
+        if len(call.args) == 2 and names_in(call.func) & {"isinstance", "issubclass"}:
             yield from names_in(call.args[1])
 
 
@@ -60,8 +61,7 @@ def test_no_class_of_tasks_is_asked_for(trees: Trees, outside: Trees) -> None:
 
 
 def test_no_cell_says_that_a_server_answers_it(outside: Trees) -> None:
-    named = {name for name, tree in outside.items() if "is_served" in names_in(tree)}
-    assert named | {name for name in outside if "is_served" in (PACKAGE / name).read_text("utf-8")} == set()
+    assert {name for name in outside if "is_served" in (PACKAGE / name).read_text("utf-8")} == set()
 
 
 def test_every_procedure_and_backend_that_is_named_is_one(trees: Trees) -> None:

@@ -3,10 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.documented import DOCS, PAGES, prose
-from tests.repository import ROOT, code
+from tests.repository import ROOT, code, parsed
 
 CODE = code()
 MOST = {"that of, those of": 29, "docstrings that begin with What": 0, "long sentences": 3}
@@ -23,7 +24,7 @@ MOST_PAGES, MOST_WORDS, MOST_WORDS_OF_A_PAGE = 16, 16_000, 1_500
 
 def docstrings(file: Path) -> Iterator[str]:
     """The docstrings of a file."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             yield text
 
@@ -45,10 +46,11 @@ def test_hard_words_grow_fewer() -> None:
     assert {name: count for name, count in found.items() if count > MOST[name]} == {}
 
 
+@cache
 def defined(file: Path) -> set[str]:
     """Names that a file assigns, defines or imports, at its top or in its classes."""
     names = set[str]()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

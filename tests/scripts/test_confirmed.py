@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 from kvbench.extras.claims.answers import Answers
 from kvbench.extras.claims.file import ClaimsFile
-from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, check
+from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
 
 FOLDER = Path(__file__).parents[2] / "results" / "confirm"
 TEXTS = 320
@@ -31,6 +31,13 @@ def rows() -> pandas.DataFrame:
     return pandas.read_parquet(FOLDER / "rows.parquet")
 
 
+@pytest.fixture(scope="module")
+def ours() -> Mapping[str, Verdict]:
+    """The verdict of each claim."""
+    answers = Answers.read(ClaimsFile(FOLDER / "claims.yaml").claims, FOLDER / "rows.parquet", lambda words: None)
+    return {each.claim.name: each for each in check(answers)}
+
+
 def by_text(rows: pandas.DataFrame, side: Mapping[str, Any], tasks: tuple[str, ...]) -> np.ndarray:
     """The mean over the tasks of each text, in points; of books the mean negative log-likelihood."""
     wanted = {"layout": "kv_heads"} | {name: str(value) for name, value in side.items()}
@@ -45,11 +52,10 @@ def by_text(rows: pandas.DataFrame, side: Mapping[str, Any], tasks: tuple[str, .
 
 @pytest.mark.parametrize("family", ["primary", "further", "books"])
 def test_another_code_reaches_the_same_verdicts(
-    content: Mapping[str, Any], rows: pandas.DataFrame, family: str
+    content: Mapping[str, Any], rows: pandas.DataFrame, ours: Mapping[str, Verdict], family: str
 ) -> None:
     claims = [claim for claim in content["claims"] if claim["family"] == family]
     tasks = tuple(content["families"][family]["tasks"])
-    ours = {each.claim.name: each for each in check(_answers())}
     differences, p = [], []
     for claim in claims:
         b, a = (by_text(rows, claim[side], tasks) for side in ("b", "a"))
@@ -73,17 +79,8 @@ def test_another_code_reaches_the_same_verdicts(
         assert verdict.p_holm == pytest.approx(p_holm, abs=0.03), claim["name"]
 
 
-def test_every_row_of_answers_is_there(rows: pandas.DataFrame) -> None:
-    answers = rows[rows["task"].ne("pg19")]
-    assert answers["error"].isna().all() and answers["value"].notna().all()
-    assert answers.groupby(["cell", "task"]).size().eq(TEXTS).all() and answers["cell"].nunique() == 58
-
-
-def test_every_row_of_books_is_there(rows: pandas.DataFrame) -> None:
-    books = rows[rows["task"].eq("pg19")]
-    assert books["error"].isna().all() and books["value"].notna().all()
-    assert books.groupby("cell").size().eq(BOOKS).all() and books["cell"].nunique() == 12
-
-
-def _answers() -> Answers:
-    return Answers.read(ClaimsFile(FOLDER / "claims.yaml").claims, FOLDER / "rows.parquet", lambda words: None)
+def test_every_row_is_there(rows: pandas.DataFrame) -> None:
+    assert rows["error"].isna().all() and rows["value"].notna().all()
+    counts = rows.groupby(["task", "cell"]).size()
+    assert counts["pg19"].tolist() == [BOOKS] * 12
+    assert counts.drop("pg19").tolist() == [TEXTS] * 58

@@ -196,19 +196,3 @@ def test_published_cells_have_the_names_of_the_plan(part: str, monkeypatch: pyte
     assert planned
     for cell in planned:
         assert names.get(digest(canonical(earlier(cell)))) == cell.id, cell.policy_label
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("snapkv@common sink=4", "snapkv@common sink=4"),
-        (
-            "snapkv heads.kind=flat layers.kind=pyramid layers.beta=20 sink=4",
-            "snapkv heads.kind=flat layers.kind=pyramid layers.beta=20 layers.splits=candidates sink=4",
-        ),
-        ("snapkv layers.kind=entropy layers.splits=budget", "snapkv layers.kind=entropy layers.splits=budget"),
-        ("cake layers.kind=uniform", "cake layers.kind=uniform"),
-    ],
-)
-def test_labels_name_every_setting_of_layers(before: str, now: str) -> None:
-    assert convert_rows.label(before) == now

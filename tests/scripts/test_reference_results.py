@@ -106,17 +106,8 @@ def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tm
         ({"value": 0.5}, "for the same answer"),
         ({"kept_sha256": "0" * 64}, "not noise"),
         ({"prediction": "another", "top2_margin": 1.0}, "from the same kept pairs"),
-        ({"prompt_sha256": "0" * 64}, "prompts"),
-        ({"cache_bytes": 10**9}, "bytes"),
     ],
-    ids=[
-        "worse answers",
-        "other values of the same answers",
-        "other kept sets",
-        "other answers from the same pairs",
-        "other prompts",
-        "more bytes",
-    ],
+    ids=["worse answers", "other values of the same answers", "other kept sets", "other answers from the same pairs"],
 )
 def test_gate_fails_what_is_planted(
     scripts: SimpleNamespace,
@@ -140,18 +131,6 @@ def test_gate_fails_one_broken_cell_among_many(
     rows = rows.set_column(rows.schema.get_field_index("kept_sha256"), "kept_sha256", changed)
     assert scripts.gate.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
     assert "of 1 methods more than three quarters" in capsys.readouterr().out
-
-
-def test_gate_is_inconclusive_by_few_prompts(
-    scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same rows as ever, of three prompts: no loss would show."""
-    rows = load_table(committed)
-    few, same = (
-        _write(rows.filter(pc.less(rows["sample"], 3)), tmp_path / f"{name}.parquet", scripts) for name in "ab"
-    )
-    assert scripts.gate.compared(few, same) == 5
-    assert "gate INCONCLUSIVE (regression)" in capsys.readouterr().out
 
 
 def test_rows_of_the_gate_are_of_all_cells_and_many_prompts(scripts: SimpleNamespace) -> None:
@@ -229,44 +208,22 @@ def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
         assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
 
 
-SHOWN = (
-    "h2o_obcache",
-    "tova_obcache",
-    "streaming_llm",
-    "snapkv@common",
-    "ada_snapkv@common",
-    "lava@common",
-    "cake@common",
-    "kvzip",
-)
-HOSTS = ("h2o_obcache", "tova_obcache")
-
-
-@pytest.fixture(scope="module")
-def means(scripts: SimpleNamespace) -> dict[tuple[str, str, str | None, str], float]:
-    """The mean of every cell that is stored as it was computed, by task, policy, score and budget."""
+def test_the_committed_rows_tell_policies_and_scores_apart(scripts: SimpleNamespace) -> None:
+    """Of each policy four cells or more answer 30 to 90 % of what the full cache answers; OBCache's key score differs
+    from attention.
+    """
     rows = pq.read_table(scripts.sweeps.REFERENCE / "main.parquet")
     rows = rows.filter(pc.equal(rows["store"], "flat"))
-    cells = rows.group_by(["task", "policy", "score", "budget"]).aggregate([("value", "mean")]).to_pylist()
-    return {(row["task"], row["policy"], row["score"], row["budget"]): row["value_mean"] for row in cells}
-
-
-@pytest.mark.parametrize("policy", SHOWN)
-def test_a_policy_is_seen_between_floor_and_ceiling(
-    means: dict[tuple[str, str, str | None, str], float], policy: str
-) -> None:
-    """At least four cells answer 30 to 90 % of what the full cache answers."""
-    full = {task: mean for (task, name, _, _), mean in means.items() if name == "full"}
-    shares = [mean / full[task] for (task, name, _, _), mean in means.items() if name == policy]
-    assert sum(0.3 <= share <= 0.9 for share in shares) >= 4
-
-
-@pytest.mark.parametrize("policy", HOSTS)
-def test_two_scores_of_a_host_differ(scripts: SimpleNamespace, policy: str) -> None:
-    """The paired difference of OBCache's key score from attention has an interval without 0."""
-    sides = (f"main policy={policy},score={score}" for score in ("attn", "obcache_key"))
-    line = scripts.pages.difference(scripts.pages.Comparison(policy, *sides))
-    assert line.low > 0 or line.high < 0
+    means = rows.group_by(["task", "policy", "score", "budget"]).aggregate([("value", "mean")]).to_pylist()
+    full = {cell["task"]: cell["value_mean"] for cell in means if cell["policy"] == "full"}
+    common = ("snapkv@common", "ada_snapkv@common", "lava@common", "cake@common")
+    for policy in ("h2o_obcache", "tova_obcache", "streaming_llm", "kvzip", *common):
+        shares = [cell["value_mean"] / full[cell["task"]] for cell in means if cell["policy"] == policy]
+        assert sum(0.3 <= share <= 0.9 for share in shares) >= 4, policy
+    for policy in ("h2o_obcache", "tova_obcache"):
+        sides = (f"main policy={policy},score={score}" for score in ("attn", "obcache_key"))
+        line = scripts.pages.difference(scripts.pages.Comparison(policy, *sides))
+        assert line.low > 0 or line.high < 0, policy
 
 
 def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import commands, main
-from kvbench.support.named import member, named
+from kvbench.support.named import member
 from tests.plugins import made_up
 
 ROWS = "results/reference/variants.parquet"
@@ -46,13 +46,6 @@ FILES = {
     "conf/report/counts.yaml": "says: rows of each policy\n_target_: counting.report_of\nkeys: {least: 1}\n",
     "conf/plot/counts.yaml": "says: cells in a title\n_target_: counting.draw\nkeys: {x: [cell, row]}\n",
 }
-
-
-def test_every_member_of_ours_can_be_imported() -> None:
-    for group in ("command", "report", "plot"):
-        assert named(group) and all(
-            callable(getattr(each.load(), "main", each.load())) for each in named(group).values()
-        )
 
 
 def test_a_package_adds_a_command_a_report_and_a_plot(

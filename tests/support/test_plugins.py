@@ -5,16 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
-from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse
-from kvbench.eviction.allocation.allocation import Heads
-from kvbench.eviction.allocation.shares import AllocationBudget
-from kvbench.eviction.ranking import Ranking
-from kvbench.support.plugins import items
 from kvbench.work.planned import plan_sweep
 from tests.plugins import install, made_up
 
@@ -76,16 +69,11 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "broken_one", "names no module that is installed; fix it, or pip uninstall"),
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
-        (
-            {"conf/scores/a.yaml": ""},
-            None,
-            "conf/scores is not a group of settings; allowed folders: allocation, ",
-        ),
-        ({"conf/run.yaml": ""}, None, "conf/run.yaml names no group; it holds: defaults: [GROUP: MEMBER]"),
+        ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: allocation, "),
         ({"conf/run.yaml": "defaults: [{store: flat}, 3]"}, None, "conf/run.yaml names no group; it holds: "),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],
-    ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "a bad group", "clash"],
+    ids=["no folder", "no module", "no parent", "no package", "no group", "a bad group", "clash"],
 )
 def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     files: dict[str, str],
@@ -107,21 +95,15 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     ("yaml", "code", "says"),
     [
         (SCORE.format("broken.Mine"), "import not_there", "broken.Mine does not load: ModuleNotFoundError: No module"),
-        (SCORE.format("broken.Mine"), "1 / 0", "broken.Mine does not load: ZeroDivisionError: division by zero"),
         (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
         (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is not a dataclass"),
         (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
-        (
-            SCORE.format("kvbench.eviction.budget.TokenBudget").replace("name: mine", "pairs: 3"),
-            "",
-            "says name: None, but must say",
-        ),
         (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
         (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: allowed: name"),
         ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
         ("# No YAML.\nname: [\n", "", "cannot be read"),
     ],
-    ids=["import", "raises", "no class", "no dataclass", "no score", "no name", "name", "setting", "target", "yaml"],
+    ids=["import", "no class", "no dataclass", "no score", "name", "setting", "target", "yaml"],
 )
 def test_a_score_that_does_not_instantiate_is_refused_by_name(
     yaml: str,
@@ -139,59 +121,6 @@ def test_a_score_that_does_not_instantiate_is_refused_by_name(
     assert says in message and ("score mine of plugin broken 1.0" in message or "unknown setting" in message)
     assert main(["list", "scores"]) == 0
     assert "broken 1.0" in capsys.readouterr().out
-
-
-def test_a_plugin_adds_policies_with_allocations_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = """
-from dataclasses import dataclass
-from typing import Literal
-from kvbench.eviction.allocation.allocation import Heads
-
-@dataclass(frozen=True)
-class FirstHeads(Heads):
-    kind: Literal["first"] = "first"
-    extra: int = 3
-
-    def __call__(self, ranking, share, terms):
-        heads = ranking.scores.shape[0]
-        return (share + self.extra * (heads - 1), *(share - self.extra for _ in range(heads - 1)))
-"""
-    policy = """# @package _global_
-# A policy of a test: the first head keeps more.
-defaults:
-  - /score: attn
-policy:
-  _target_: kvbench.eviction.policy.Policy
-  name: first
-  recent: 4
-  heads:
-    _target_: first_heads.FirstHeads
-    kind: first
-    extra: 3
-  layers: uniform
-  accepts: [score, budget]
-"""
-    monkeypatch.delitem(sys.modules, "first_heads", raising=False)
-    files = {"__init__.py": code, "conf/policy/first.yaml": policy}
-    monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
-    words = ["policy=first", "reference=none", "budget=20", f"results.dir={tmp_path}"]
-    (cell,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
-    assert cell.policy_label == "first heads.extra=5"
-    assert list(cell.description["plugins"]) == ["first_heads"]
-    (usual,) = plan_sweep([*words, "policy.heads=uniform"], print).plan.cells
-    assert "plugins" not in usual.description
-    lengths = allocated(cell.policy.heads)
-    assert lengths == (26, 16)
-    assert main(["plan", *words, "policy.heads.extra=x"]) == 2
-    assert "policy.heads.extra=x: allowed: an integer" in capsys.readouterr().err
-
-
-def allocated(heads: Heads) -> tuple[int, ...]:
-    """What two heads keep of 40 candidates at 21 each."""
-    scores = torch.rand(2, 40)
-    return heads(Ranking(scores, scores, 0), 21, AllocationBudget(25, 0, 4, 44))
 
 
 def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
@@ -256,10 +185,3 @@ class Mine(Recency):
     assert "policy=tova_obcache score=cake: refused: policy.window=1: score cake takes a variance" in printed
     for words in ([], ["budget=3"]):
         assert "--properties" in refusal(" ".join(("conform", "--properties", *words)), capsys)
-
-
-def test_a_file_may_take_over_what_others_say() -> None:
-    """What a file must say counts once it is composed: shapes of models are built on each other."""
-    for item in items("model").values():
-        if item.name.startswith("shape/tiny"):
-            assert combinations(parse([f"model={item.name}"]))[0]["model"]["name"] == item.name

@@ -11,27 +11,8 @@ from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.files import FromFiles, find, folder, limit_samples, listing
 
 LOCK = read_lock()
-ELSEWHERE = (
-    "ruler",
-    "ruler_v2",
-    "smollm2",
-    "longbench_v2",
-    "scbench",
-    "scbench_official",
-    "squad",
-    "gsm8k",
-    "math500",
-    "aime",
-    "mrcr",
-    "nolima",
-    "babilong",
-    "booksum",
-    "helmet",
-    "helmet_icl",
-    "longproc",
-    "bfcl",
-)
-"""Sources of which the shared files hold nothing, or something else."""
+HERE = ("paul_graham_essays", "pg19", "longbench", "infinitebench")
+"""Sources that the shared files hold."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +91,15 @@ def test_what_is_missing_is_named_with_its_layout_and_command(tmp_path: Path):
         find(str(tmp_path), "mine/x.txt")
 
 
-@pytest.mark.parametrize("name", LOCK)
-def test_a_source_lies_in_its_own_folder_and_can_be_fetched(name: str, tmp_path: Path):
-    source = LOCK[name]
-    assert all(file.startswith(f"{name}/") for file in source.patterns)
-    assert files.absent(str(tmp_path), source) == list(source.patterns)
-    assert files.command(None, name) == f"kvbench data pull {name}"
-    assert files.command("my data", name) == f"kvbench data pull {name} data.root='my data'"
+def test_a_source_lies_in_its_own_folder_and_can_be_fetched(tmp_path: Path):
+    for name, source in LOCK.items():
+        assert all(file.startswith(f"{name}/") for file in source.patterns)
+        assert files.absent(str(tmp_path), source) == list(source.patterns)
+    assert files.command(None, "pg19") == "kvbench data pull pg19"
+    assert files.command("my data", "pg19") == "kvbench data pull pg19 data.root='my data'"
 
 
-@pytest.mark.parametrize("name", [name for name in LOCK if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", HERE)
 def test_the_shared_data_is_laid_out_as_expected(shared: Path, name: str):
     """`ruler/` is not: it holds the output of the generators rather than the passages they read."""
     assert files.absent(str(shared / "data"), LOCK[name]) == []

@@ -51,8 +51,3 @@ def test_a_row_may_be_ten_megabytes_long(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"n": "x" * 10**7}))
     (line,) = rows(str(tmp_path), "a.jsonl", [0])
     assert len(line.read()["n"]) == 10**7
-
-
-def test_an_absent_file_is_an_error(root: str):
-    with pytest.raises(FileNotFoundError, match=r"b\.jsonl"):
-        list(rows(root, "b.jsonl", [0]))

@@ -9,7 +9,6 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from kvbench.config.entries import options
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.models.prompts.tokens import TokensOf
 from kvbench.tasks.needle import NEEDLE, Needle
@@ -60,7 +59,7 @@ def test_contexts_are_the_official_ones(shared: Path, tokenizer: PreTrainedToken
     assert len(tokenizer(context).input_ids) == case["n_tokens"]
 
 
-@pytest.mark.parametrize("depth", [0, 11, 33.3, 50, 89, 100])
+@pytest.mark.parametrize("depth", [0, 33.3, 89, 100])
 @pytest.mark.parametrize("style", ["official", "book"])
 def test_the_needle_stands_behind_a_full_stop(root: str, tokenizer: PreTrainedTokenizerBase, style: str, depth: float):
     sample = sample_of(make(root, style, depth=depth), tokenizer)
@@ -91,12 +90,6 @@ def test_a_first_token_is_no_full_stop(root: str):
 def test_short_essays_are_repeated(root: str, tokenizer: PreTrainedTokenizerBase):
     context = sample_of(make(root, context_length=12000, depth=0), tokenizer).context.removeprefix(NEEDLE)
     assert context.startswith(SENTENCES + SENTENCES[:20])
-
-
-def test_files_are_read_in_the_order_of_their_names(root: str, tokenizer: PreTrainedTokenizerBase):
-    task = make(root, depth=0)
-    assert sample_of(task, tokenizer).context.startswith(NEEDLE + "Sentence 0 says little")
-    assert task.files == ("paul_graham_essays/a.txt", "paul_graham_essays/b.txt")
 
 
 @pytest.mark.parametrize(
@@ -135,17 +128,3 @@ def test_answers_are_scored_by_the_scorer(root: str, tokenizer: PreTrainedTokeni
     assert isinstance(task, Task) and task.metric == f"needle_{scorer}"
     assert task.score(" Eat a sandwich and sit in Dolores Park on a sunny day\n", sample) == pytest.approx(score)
     assert task.score("", sample) == 0.0
-
-
-@pytest.mark.parametrize("name", ["needle/lava", "needle/pyramidkv"])
-def test_a_line_break_ends_an_answer_from_its_first_token_on(root: str, name: str):
-    task = task_of(name, root)
-    assert (task.stop, task.stop_replaces, task.min_new_tokens) == (("\n",), True, 0)
-
-
-def test_each_harness_has_a_file():
-    assert [name for name in options("task") if name.startswith("needle/")] == [
-        "needle/lava",
-        "needle/official",
-        "needle/pyramidkv",
-    ]

@@ -38,14 +38,6 @@ def text_of(sample: Sample, template: str | None, evict_after: Any = "prompt", *
     return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
 
 
-def test_a_line_is_a_prompt(tmp_path: Path) -> None:
-    task = task_of(tmp_path, PLAIN, {"context": "No question: 1, 2,", "answers": ["3"]}, samples=9, max_new_tokens=7)
-    first, second = samples_of(task)
-    assert (task.samples, task.name, first.max_new_tokens) == (2, "jsonl/mine", 7)
-    assert (first.prompt, first.references) == ("A long text.\n\nWho?", ("Anna", "Anna Berg"))
-    assert second.prompt == "No question: 1, 2,"
-
-
 def test_a_line_of_longbench_is_read_as_it_is(tmp_path: Path) -> None:
     line = {"input": "Who?", "context": "A long text.", "answers": ["Anna"], "length": 3, "dataset": "own"}
     (sample,) = samples_of(task_of(tmp_path, line | {"language": "en", "all_classes": None, "_id": "a"}))

@@ -33,10 +33,6 @@ def test_a_truncation_needs_a_length():
         TaskSettings(truncation="middle", max_prompt_tokens=1)
 
 
-def test_samples_have_contexts_of_their_own_unless_a_task_knows_better():
-    assert [TaskSettings().context_of(sample) for sample in (0, 7)] == [0, 7]
-
-
 def test_answers_to_a_prompt_are_samples_with_numbers_of_their_own():
     task = Questions(temperature=1.0, samples_per_prompt=3)
     assert task.num_answers == 18

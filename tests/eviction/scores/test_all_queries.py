@@ -20,12 +20,12 @@ from kvbench.eviction.scores.window import moments
 from tests.arrays import random_layer
 from tests.eviction.scores.test_window_scores import norm2, seen_by_rows
 
-TOKENS = 1100  # three blocks of rows, two chunks of columns
+TOKENS = 1030  # three blocks of rows, two chunks of columns
 
 
 @pytest.fixture(scope="module")
 def layer() -> LayerCache:
-    return random_layer(TOKENS, window=TOKENS, heads=2, kv_heads=1, head_dim=6)
+    return random_layer(TOKENS, window=TOKENS, heads=2, kv_heads=1, head_dim=4)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,6 @@ def matrix(layer: LayerCache) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def close(actual: Tensor, expected: Tensor) -> bool:
     floor = 1e-3 * expected.amax(dim=1, keepdim=True)
     return bool(((actual.double() - expected).abs() / torch.maximum(expected, floor)).max() < 1e-4)
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_attention_is_the_column_reduction_of_the_whole_matrix(layer: LayerCache, matrix, reduce) -> None:
-    weights = matrix[0]
-    expected = weights.amax(1) if reduce == "max" else getattr(weights, reduce)(1)
-    assert close(Attention()(layer, layer.windows[0], reduce), expected)
-    assert close(AttentionMax()(layer, layer.windows[0], reduce), weights.amax(1))
 
 
 def test_the_mean_over_seeing_queries_is_the_observed_attention_of_kvpress() -> None:
@@ -101,10 +93,11 @@ def test_no_array_has_a_row_a_query_and_a_column_a_token(
     assert 0 < largest <= ROW_BLOCK * 1024 < TOKENS * TOKENS
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-@pytest.mark.parametrize(("power", "diagonal"), [(2, True), (1, False), (2, False)])
+@pytest.mark.parametrize(
+    ("power", "diagonal", "reduce"), [(1, True, "sum"), (1, True, "max"), (2, True, "mean"), (1, False, "max")]
+)
 def test_weights_count_to_a_power_and_with_or_without_the_diagonal(
-    layer: LayerCache, matrix, reduce: str, power: int, diagonal: bool
+    layer: LayerCache, matrix, power: int, diagonal: bool, reduce: str
 ) -> None:
     a = matrix[0]
     a = a if diagonal else a * (1 - torch.eye(TOKENS, dtype=a.dtype))

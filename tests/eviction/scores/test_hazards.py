@@ -16,7 +16,6 @@ from kvbench.extras.conformance.tests.naive import raw_scores
 from tests.composed import composed, needed
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
-HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 
 
 def score_of(name: str) -> Score:
@@ -30,8 +29,7 @@ def arrays(dtype: torch.dtype, rows: int, values: float, offset: float = 0.0) ->
     return queries.to(dtype), keys.to(dtype), (values * noise + offset).to(dtype)
 
 
-@HALVES
-@pytest.mark.parametrize("offset", [0.0, 3.0, 30.0])
+@pytest.mark.parametrize(("offset", "dtype"), [(0.0, torch.bfloat16), (30.0, torch.bfloat16), (30.0, torch.float16)])
 @pytest.mark.parametrize("name", VOTED)
 def test_half_precision_is_an_input_and_no_arithmetic(name: str, offset: float, dtype: torch.dtype) -> None:
     """Values that lie close to each other: |v - o|^2 is a small difference of large numbers, and the rounding of the
@@ -50,13 +48,10 @@ def test_half_precision_is_an_input_and_no_arithmetic(name: str, offset: float, 
     assert np.allclose(scores.double().numpy(), wanted, rtol=close, atol=1e-3 * close * wanted.max())
 
 
-@HALVES
-@pytest.mark.parametrize("name", options("score"))
-def test_nothing_overflows_or_becomes_nan_with_every_row_voting(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", [name for name in options("score") if name != "head_table"])
+def test_nothing_overflows_or_becomes_nan_with_every_row_voting(name: str) -> None:
     """Nothing protected, so that masked columns are candidates; logits of 50 and values of 100 would leave float16."""
-    if name == "head_table":
-        return
-    queries, keys, values = arrays(dtype, 61, values=100.0)
+    queries, keys, values = arrays(torch.float16, 61, values=100.0)
     layer = layer_of(queries * 5, keys * 2, values)
     policy, score = Policy("open", window="all"), score_of(name)
     ranking = rank_layer(layer, policy, score, scored(layer, policy, score))
@@ -72,7 +67,7 @@ def test_entropy_of_scores_that_half_precision_would_lose() -> None:
     assert entropy(torch.zeros(2, 3)) == 0.0 and entropy(torch.ones(1, 1)) == 1.0
 
 
-@pytest.mark.parametrize("width", [1, 3, 512])
+@pytest.mark.parametrize("width", [1, 512])
 def test_sums_of_many_rows_do_not_stall(width: int) -> None:
     """2048 rows that give every token the same: a running sum in float16 would stop, in bfloat16 at 256."""
     tokens = 2048 + width

@@ -95,7 +95,6 @@ def test_a_table_that_names_its_model_is_for_that_one_alone(tmp_path: Path) -> N
     [
         "",
         "a\tb\n",
-        "1\t2\n3\n",
         "nan\t1\n",
         "{",
         "{}",

@@ -3,13 +3,7 @@
 import torch
 
 from kvbench.eviction.scores.random import Random
-from kvbench.eviction.scores.recency import Recency
 from tests.arrays import random_layer
-
-
-def test_recency_is_the_position() -> None:
-    layer = random_layer(12)
-    assert torch.equal(Recency()(layer, None, "sum"), torch.arange(12.0).expand(2, 12))
 
 
 def test_random_depends_on_seed_layer_and_length_only() -> None:

@@ -10,17 +10,6 @@ from kvbench.tasks.task import Task
 from tests.tasks.infinitebench.conftest import Words, make
 
 MADE = ("passkey", "number_string", "kv_retrieval")
-GOLDEN = {
-    "passkey": f"Read {NOISE} The pass key is 98035. Remember it. 98035 is the pass key. {NOISE} {NOISE}",
-    "number_string": f"Read {NOISE} The sequence of digits is 6611649999. Remember it. 6611649999 is the "
-    f"sequence of digits. {NOISE}",
-}
-
-
-@pytest.mark.parametrize("member", GOLDEN)
-def test_a_row_reads_like_this(root: Path, member: str):
-    (sample,) = make(f"infinitebench_synthetic/{member}", root, context_length=90).generate(Words(), [1])
-    assert sample.context == GOLDEN[member]
 
 
 @pytest.mark.parametrize("member", MADE)

@@ -1,73 +1,10 @@
 """InfiniteBench's scorers on whole files of released answers and on odd ones, and where the two scorers differ."""
 
-import hashlib
-import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvbench.tasks import infinitebench, metrics
-from kvbench.tasks.infinitebench import metric_of, references
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
-FILES = [json.loads(line) for line in (GOLDEN / "infinitebench_files.jsonl").read_text("utf-8").splitlines()]
-EDGES = json.loads((GOLDEN / "infinitebench_edge_cases.json").read_text("utf-8"))
-GIVEN = {
-    "kv_retrieval list label (current HF data)": (infinitebench.kv_retrieval, "5e6b", [str(["5e6b"])]),
-    "kv_retrieval string label": (infinitebench.kv_retrieval, "5e6b", ["5e6b"]),
-    'math_calc "[1, -3, 5]" vs [1,-3,5]': (infinitebench.math_calc, "[1, -3, 5]", ["1", "-3", "5"]),
-    'math_find "-88" vs [-88]': (infinitebench.math_find, "-88", ["-88"]),
-    'math_find "88.5" vs [88]': (infinitebench.math_find, "88.5", ["88"]),
-    'longdialogue "ace-man" vs ["ACE"]': (infinitebench.longdialogue, "ace-man", ["ACE"]),
-    'longdialogue "Ace" vs ["Ace"] (label not upper-cased)': (infinitebench.longdialogue, "Ace", ["Ace"]),
-    'longdialogue "ACE ROTHSTEIN" vs ["ACE ROTHSTEIN","ACE"]': (
-        infinitebench.longdialogue,
-        "ACE ROTHSTEIN",
-        ["ACE ROTHSTEIN", "ACE"],
-    ),
-    'choice "B or A" vs A': (infinitebench.choice, "B or A", ["x", "A"]),
-    'choice "D is wrong, A is right"': (infinitebench.choice, "D is wrong, A is right", ["x", "A"]),
-    'choice "ABC"': (infinitebench.choice, "ABC", ["x", "A"]),
-    'choice " a"': (infinitebench.choice, " a", ["x", "A"]),
-}
-CHOICES = ["Snowfield", "Hall Farm", "Treddleston", "Oakbourne"]
-
-
-@pytest.mark.parametrize("name", EDGES)
-def test_odd_answers_score_as_officially(name: str):
-    metric, prediction, labels = GIVEN[name]
-    if EDGES[name] == "ValueError":
-        with pytest.raises(ValueError, match=r"88\.5 has a fraction"):
-            metric(prediction, labels)
-    else:
-        assert metric(prediction, labels) == pytest.approx(EDGES[name], abs=1e-9)
-
-
-@pytest.mark.parametrize("case", FILES, ids=lambda case: f"{case['model']}-{case['task']}")
-def test_the_mean_over_a_released_file_is_the_official_one(case: dict[str, Any], shared: Path):
-    path = shared / "golden" / "infinitebench_predictions" / case["model"] / f"preds_{case['task']}.jsonl"
-    if not path.is_file():
-        return  # of the files that were scored some are at hand; `test_files_at_hand` counts them
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == case["sha256"]
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    for scorer, wanted in (
-        ("official_88b3daa", case["official_88b3daa"]),
-        ("loose", case["lava"]),
-        ("loose", case["kvpress"]),
-    ):
-        metric = metric_of(case["task"], scorer)
-        scores = [metric(row["prediction"], references(case["task"], row["ground_truth"], CHOICES)) for row in rows]
-        assert len(scores) == case["n"]
-        assert sum(scores) / len(scores) == pytest.approx(wanted, abs=1e-9), scorer
-
-
-def test_files_at_hand(shared: Path):
-    held = {
-        path.parent.name + path.stem[5:] for path in (shared / "golden").glob("infinitebench_predictions/*/*.jsonl")
-    }
-    assert len(held) >= 19 and held <= {f"{case['model']}_{case['task']}" for case in FILES}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +64,8 @@ def test_numbers():
     )
     assert infinitebench.code_run("is `-14`.", ["-14"]) == 1.0 and infinitebench.code_run("-14 it is", ["-14"]) == 0.0
     assert infinitebench.math_find("about 88.5", ["88.5"]) == infinitebench.math_find("it is 88, or 9", ["88"]) == 1.0
+    with pytest.raises(ValueError, match=r"88\.5 has a fraction"):
+        infinitebench.math_find("88.5", ["88"])
     assert infinitebench.math_find("9" * 5000, ["88"]) == infinitebench.math_calc("9" * 5000, ["88"]) == 0.0
     assert infinitebench.math_calc("007, 08 and 9", ["7", "8", "1", "9"]) == 0.5
     assert infinitebench.math_calc("1 7 8", ["7", "8"], skip_first=True) == 1.0

@@ -1,70 +1,27 @@
 """LongBench's metrics: every official number at hand, and the rules that make them differ from their namesakes."""
 
 import difflib
-import json
 import subprocess
 import sys
 import textwrap
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.tasks.longbench import (
-    EXTENDED,
-    FUNCTIONS,
-    MEMBERS,
-    METRICS,
     check_packages,
-    classification,
-    code_sim,
-    count,
     fuzz,
     qa_f1,
     qa_f1_zh,
-    retrieval,
     rouge,
     rouge_package,
     rouge_zh,
     score,
 )
 from kvbench.tasks.metrics import chinese, jieba_tokenizer
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
-UNIT = [json.loads(line) for line in (GOLDEN / "longbench_unit.jsonl").read_text("utf-8").splitlines()]
-
-
-def applied(case: dict[str, Any]) -> float:
-    """The metric of a case of a single function."""
-    if case["fn"] == "classification_score":
-        return classification(case["pred"], case["ground_truth"], case["kwargs"]["all_classes"])
-    return FUNCTIONS[case["fn"]](case["pred"], case["ground_truth"])
-
-
-@pytest.mark.parametrize("case", UNIT, ids=lambda case: f"{case['fn']}-{case['note'][:24] or case['pred'][:24]}")
-def test_single_functions_score_as_officially(case: dict[str, Any]):
-    assert applied(case) == pytest.approx(case["official"], abs=1e-9)
-
-
-def test_every_metric_has_an_official_number():
-    assert {case["fn"] for case in UNIT} >= set(METRICS.values()) - {"retrieval_zh_score", "rouge_zh_score"}
-
-
-def test_answers_score_as_officially(shared: Path):
-    lines = (shared / "golden" / "metrics" / "longbench_cases.jsonl").read_text("utf-8").splitlines()
-    cases = [json.loads(line) for line in lines]
-    assert {case["task"] for case in cases} == set(MEMBERS)
-    for case in cases:
-        assert METRICS[case["task"]] == case["metric"]
-        actual = score(case["task"], case["pred"], case["answers"], case["all_classes"] or ())
-        assert actual == pytest.approx(case["score"], abs=1e-9), (case["task"], case["pred"][:80])
-
-
-def test_tasks():
-    assert len(MEMBERS) == 21 and len(EXTENDED) == 13 and set(EXTENDED) < set(MEMBERS)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +35,6 @@ def test_tasks():
 )
 def test_only_tasks_with_examples_read_the_first_line(task: str, prediction: str, worth: float):
     assert score(task, prediction, ["Rome", "Paris"]) == pytest.approx(worth, abs=1e-12)
-
-
-@pytest.mark.parametrize("task", MEMBERS)
-def test_an_empty_answer_is_worth_nothing(task: str):
-    reference = {"passage_retrieval_en": "Paragraph 3", "passage_retrieval_zh": "段落3"}.get(task, "x")
-    assert score(task, "", [reference], ("x", "y")) == score(task, "\n", [reference], ("x", "y")) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -100,20 +51,7 @@ def test_what_cannot_be_scored_is_refused(task: str, references: list[str], clas
         score(task, "3", references, classes)
 
 
-def test_a_choice_is_shared_among_what_the_answer_names():
-    classes = ("Food", "Date", "Other", "Other location")
-    assert classification("Date or Food", "Date", classes) == 0.5
-    assert classification("Other location", "Other location", classes) == 1.0  # "Other" is a part of it
-    assert classification("Other location", "Other", classes) == 0.5
-    assert classification("nothing", "Date", classes) == 0.0
-    assert classification("aaa", "aab", ("a", "a", "aa", "aab")) == 0.0
-
-
-def test_numbers_are_compared_as_texts():
-    assert retrieval("Paragraph 7 or 8, 7", "Paragraph 7") == pytest.approx(2 / 3)
-    assert count("8.0", "8") == 0.5 and count("08", "8") == 0.0
-
-
+@settings(max_examples=20)
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_f1_looks_the_same_from_both_sides(text: str, other: str):
     assert qa_f1(text, other) == pytest.approx(qa_f1(other, text))
@@ -170,13 +108,6 @@ def test_the_recursion_ends_where_it_does_officially():
             assert sys.getrecursionlimit() == depth
     finally:
         sys.setrecursionlimit(limit)
-
-
-def test_code_is_compared_by_difflib():
-    """From 200 letters on difflib passes over letters that occur often."""
-    assert code_sim("abcd", "bcda") == 0.75
-    assert code_sim("# a\nx = 1", "x = 1") == 1.0 and code_sim("//x\n\nx = 1", "x = 1") == 0.0
-    assert code_sim("x" * 190, "y" + "x" * 190) > code_sim("x" * 210, "y" + "x" * 210) == 0.0
 
 
 def test_python_levenshtein_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -1,27 +1,10 @@
 """RULER's two metrics against the official evaluation, and where they differ from their namesakes."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from kvbench.tasks.ruler.task import postprocessed, string_match_all, string_match_part
+from kvbench.tasks.ruler.task import string_match_all, string_match_part
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "metrics" / "ruler_match.jsonl"
-CASES = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
 METRICS = {"string_match_all": string_match_all, "string_match_part": string_match_part}
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_the_mean_is_the_official_score(case: dict):
-    metric = METRICS[case["metric"]]
-    scores = [metric(prediction, refs) for prediction, refs in zip(case["preds"], case["refs"], strict=True)]
-    assert round(100 * sum(scores) / len(scores), 2) == case["official"]
-    assert [postprocessed(prediction) for prediction in case["preds"]] == case["postprocessed"]
-
-
-def test_there_are_golden_cases_of_both():
-    assert {case["metric"] for case in CASES} == set(METRICS) and len(CASES) >= 8
 
 
 def test_a_line_break_separates_what_a_namesake_would_join():

@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from omegaconf import OmegaConf
 
 from kvbench.config.entries import options
-from kvbench.tasks.task import Task
 from tests.tasks.ruler.conftest import make
 
 NAMES = [name.removeprefix("ruler/") for name in options("task") if name.startswith("ruler/")]
@@ -21,14 +19,6 @@ FIELDS = {
     "dataset": "dataset",
 }
 """Official names of what a file sets, and ours."""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_file_makes_the_task_of_its_name(name: str, root: Path):
-    task = make(name, root)
-    assert isinstance(task, Task) and task.name == f"ruler/{name}"
-    (sample,) = task.generate(lambda text: len(text) // 4, [0])
-    assert len(sample.prompt) // 4 + task.max_new_tokens <= task.context_length
 
 
 def test_all_thirteen_have_a_file_and_the_official_counts(shared: Path):

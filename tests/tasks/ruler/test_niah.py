@@ -12,20 +12,10 @@ from hypothesis import strategies as st
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.ruler.niah import Niah
-from kvbench.tasks.task import Sample, Task
+from kvbench.tasks.task import Sample
 from tests.tasks.ruler.conftest import count_words, make
 
 TASKS = ("niah_single_1", "niah_multikey_2", "niah_multikey_3")
-ESSAY_TASKS = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery")
-
-
-def test_the_question_starts_after_the_haystack():
-    (sample,) = make("niah_single_1").generate(count_words, [0])
-    assert sample.context.startswith("A special magic number is hidden") and sample.context.endswith(".")
-    assert sample.question.startswith("\nWhat is the special magic number for ")
-    assert sample.question.endswith(" mentioned in the provided text?")
-    assert sample.answer_prefix.startswith(" The special magic number for ") and sample.answer_prefix.endswith(" is")
-    assert sample.references[0] in sample.context
 
 
 @settings(max_examples=20, deadline=None)
@@ -62,19 +52,6 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str):
     assert isinstance(samples_or_error(make(name, context_length=smallest - 1, samples=20)), str)
 
 
-def test_several_values_and_queries_ask_in_the_plural():
-    task = make("niah_multikey_2", num_keys=2, num_values=2, num_queries=2, context_length=1024)
-    (sample,) = task.generate(count_words, [0])
-    key = sample.question.split(" for ")[1].split(" mentioned")[0]
-    first, second = key.split(", and ")
-    assert sample.question.startswith("\nWhat are all the special magic numbers for ")
-    needles = [line for line in sample.context.splitlines() if f" {first} " in line] + [
-        line for line in sample.context.splitlines() if f" {second} " in line
-    ]
-    assert sorted(line.split(": ")[1].rstrip(".") for line in needles) == sorted(sample.references)
-    assert task.score(" and ".join(sample.references[:3]), sample) == 0.75
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -93,19 +70,12 @@ def test_what_cannot_be_asked_for_is_refused_by_name(fields: dict, message: str)
         make("niah_single_1", **fields)
 
 
-def test_a_niah_is_a_task_and_names_its_protocol():
-    task = make("niah_single_1", era=2026)  # type: ignore[arg-type]
-    assert isinstance(task, Task)
-    assert (task.version, task.metric) == ("ruler-c3f5e3b-2026.3", "string_match_all")
-
-
 @pytest.mark.parametrize("era", ["2024", "2026"])
-@pytest.mark.parametrize("name", ESSAY_TASKS)
-@pytest.mark.parametrize("context_length", [512, 1024])
-def test_essays_fit_short_contexts_in_steps_of_our_own(name: str, era: str, context_length: int, root: Path):
-    task = make(name, root, era=era, context_length=context_length, splitter="bare")
+@pytest.mark.parametrize("name", ["niah_single_2", "niah_multivalue"])
+def test_essays_fit_short_contexts_in_steps_of_our_own(name: str, era: str, root: Path):
+    task = make(name, root, era=era, context_length=512, splitter="bare")
     samples = list(task.generate(count_words, range(5)))
-    assert all(count_words(sample.prompt) + 128 <= context_length for sample in samples)
+    assert all(count_words(sample.prompt) + 128 <= 512 for sample in samples)
     assert all(answer in sample.context for sample in samples for answer in sample.references)
     assert all("word0 word1" in sample.context for sample in samples)
     assert task.version.endswith("-step25-punkt_bare")

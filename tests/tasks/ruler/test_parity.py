@@ -77,17 +77,3 @@ def test_all_500_published_rows_by_their_hash():
     inputs = "\n".join(sample.prompt for sample in task.generate(lambda text: len(text) // 2, range(500)))
     digest = hashlib.sha256(inputs.encode()).hexdigest()
     assert digest == "af0d05976521e6967e87a2e9efd8f4f201729e5ea0c753f7f80662d98d4900a7"
-
-
-def test_a_row_quoted_elsewhere():
-    """Seed 42, 4096 tokens, 2024: what a tokenizer that holds 150 lines of noise draws first."""
-    (sample,) = make("niah_single_1", context_length=4096, era="2024").generate(lambda text: len(text) // 4, [0])
-    assert "One of the special magic numbers for wandering-age is: 8090293." in sample.context
-
-
-def test_published_rows_of_2024(shared: Path):
-    """Their tokenizer is not here: any that holds 50 lines of uuids in 4096 tokens, and not 75, draws these rows."""
-    rows = rows_of(shared / "data" / "ruler" / "niah_multikey_3_4096.jsonl")
-    samples = list(make("niah_multikey_3", context_length=4096, era="2024").generate(lambda t: len(t) // 2, range(20)))
-    assert [sample.prompt for sample in samples] == [row["input"] for row in rows]
-    assert [list(sample.references) for sample in samples] == [row["outputs"] for row in rows]

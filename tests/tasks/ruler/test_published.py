@@ -6,9 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from kvbench.config.entries import options
 from kvbench.tasks.ruler.published import PublishedRuler
-from kvbench.tasks.task import InvalidSample, Task
+from kvbench.tasks.task import InvalidSample
 from tests.tasks.ruler.conftest import count_words
 
 ROWS = [
@@ -47,19 +46,6 @@ def test_sample_i_is_row_i_of_its_task(root: Path):
         (2, "Text 4.\n", ("a4", "b")),
     ]
     assert samples[0].prompt == "Text 0.\nWhat is it? \nIt is"  # the line break of kvpress without a template
-
-
-def test_the_metric_is_that_of_the_task(root: Path):
-    for member, metric, score in (("vt", "string_match_all", 0.5), ("qa_1", "string_match_part", 1.0)):
-        task = make(root, member)
-        (sample,) = task.generate(count_words, [0])
-        assert isinstance(task, Task) and task.metric == metric and task.score("b", sample) == score
-
-
-def test_the_rows_are_named_by_their_bytes(root: Path):
-    before = make(root).data_sha256
-    write(root, ROWS[::-1])
-    assert before and make(root).data_sha256 not in (before, None)
 
 
 def test_more_rows_than_published_are_refused(root: Path):
@@ -102,8 +88,3 @@ def test_an_absent_length_is_an_error_with_the_command(tmp_path: Path):
         list(make(tmp_path).generate(count_words, [0]))
     with pytest.raises(ValueError, match=r"task\.context_length=2048 .*published are 4096, 8192, 16384"):
         make(tmp_path, context_length=2048)
-
-
-def test_every_task_has_a_file():
-    names = {name.partition("/")[2] for name in options("task") if name.startswith("ruler/")}
-    assert {name.partition("/")[2] for name in options("task") if name.startswith("ruler_published/")} == names

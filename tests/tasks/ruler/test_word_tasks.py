@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from kvbench.tasks.ruler import cwe
-from kvbench.tasks.ruler.cwe import CommonWords
-from kvbench.tasks.task import Sample, Task
+from kvbench.tasks.task import Sample
 from tests.tasks.ruler.conftest import count_words, make
 
 NAMES = ("vt", "cwe", "fwe")
@@ -23,18 +20,6 @@ def test_a_sample_is_the_same_in_any_shard(name: str, era: str):
     everything = list(make(name, era=era, context_length=2048).generate(count_words, range(6)))
     shard = list(make(name, era=era, context_length=2048, samples=500).generate(count_words, [5, 1]))
     assert shard == [everything[1], everything[5]]
-
-
-@pytest.mark.parametrize(("name", "era"), [("vt", "2024"), ("cwe", "2024"), *((name, "2026") for name in NAMES)])
-def test_prompts_keep_within_their_length(name: str, era: str):
-    samples = list(make(name, era=era, context_length=1500).generate(count_words, range(10)))
-    assert all(count_words(sample.prompt) + sample.max_new_tokens <= 1500 for sample in samples)
-    assert all(count_words(sample.prompt) > 800 for sample in samples)
-
-
-def test_frequent_words_of_2024_take_the_room_of_the_answer():
-    samples = list(make("fwe", era="2024", context_length=1000).generate(count_words, range(10)))
-    assert 950 < max(count_words(sample.prompt) for sample in samples) <= 1000
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -66,41 +51,6 @@ def test_a_step_below_the_smallest_text_is_refused(name: str, step: int):
         make(name, step=step)
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_the_answers_are_the_chain_of_the_value_asked_for(era: str):
-    (sample,) = make("vt", era=era).generate(count_words, [0])
-    value = sample.question.split("value ")[1].split()[0]
-    text = sample.context.rsplit("Memorize", 1)[1]
-    held = {value}
-    for name, source in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", text):
-        if source in held:
-            held.add(name)
-    assert held == {value, *sample.references} and len(sample.references) == 5
-
-
-@pytest.mark.parametrize("era", ERAS)
-def test_the_example_of_2024_is_the_same_in_all_samples(era: str):
-    samples = make("vt", era=era).generate(count_words, range(4))
-    examples = {sample.context.rsplit("Memorize", 1)[0] for sample in samples}
-    assert len(examples) == (1 if era == "2024" else 4)
-
-
-@pytest.mark.parametrize("context_length", [2048, 4096])
-def test_common_words_are_common(context_length: int):
-    (sample,) = make("cwe", context_length=context_length).generate(count_words, [0])
-    text = sample.context.rsplit("Memorize the ones that appear most often.\n", 1)[1]
-    counts = Counter(text.split()[1::2])
-    often, seldom = (30, 3) if context_length >= 4096 else (6, 1)
-    assert {word for word, count in counts.items() if count == often} == set(sample.references)
-    assert set(counts.values()) == {often, seldom} and len(sample.references) == 10
-
-
-def test_the_dots_are_most_frequent_and_the_answers_follow():
-    (sample,) = make("fwe", context_length=2048).generate(count_words, [0])
-    counts = Counter(sample.context.split("coded words. ")[1].split())
-    assert [word for word, _ in counts.most_common(4)] == ["...", *sample.references]
-
-
 def test_long_lists_of_2026_come_from_the_benchmarks_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task = make("cwe", tmp_path, context_length=65536)
 
@@ -119,16 +69,7 @@ def test_long_lists_of_2026_come_from_the_benchmarks_own_file(tmp_path: Path, mo
     assert task.data_sha256 is None
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_they_are_tasks(name: str):
-    task = make(name, era=2024)
-    assert isinstance(task, Task) and task.version == f"ruler-e40fae1-2024.{4 if name == 'vt' else 3}"
-    (sample,) = task.generate(count_words, [0])
-    assert task.score(", ".join(sample.references), sample) == 1.0
-    assert isinstance(task, CommonWords) == (name == "cwe")
-
-
-@pytest.mark.parametrize("context_length", [1500, 5000, 20000])
+@pytest.mark.parametrize("context_length", [1500, 20000])
 def test_sizes_that_are_surely_too_short_are_drawn_and_not_counted(
     context_length: int, monkeypatch: pytest.MonkeyPatch
 ):

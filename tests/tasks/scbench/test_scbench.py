@@ -1,4 +1,4 @@
-"""SCBench: a context with its questions, each a sample of its own, judged by its kind."""
+"""SCBench: contexts with their questions, and rows that are none."""
 
 import re
 from dataclasses import replace
@@ -7,48 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.scbench import MEMBERS
-from kvbench.tasks.task import InvalidSample, Task, Turn
+from kvbench.tasks.task import InvalidSample, Turn
 from tests.tasks.infinitebench.conftest import Words
-from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
-
-OPENING = "Given the context, answer to the following question or request without explanation.\n\n"
-
-
-@pytest.mark.parametrize("member", MEMBERS)
-def test_every_question_of_a_row_is_a_sample(tmp_path: Path, member: str) -> None:
-    if "summary" in member:
-        pytest.importorskip("rouge")
-    write(tmp_path, f"scbench/{member}", row(member), row(member))
-    task = make(tmp_path, f"scbench/{member}")
-    assert isinstance(task, Task) and (task.name, task.samples) == (f"scbench/{member}", 4)
-    samples = list(task.generate(Words(), range(4)))
-    assert [task.context_of(sample.id) for sample in samples] == [0, 0, 1, 1]
-    assert [sample.question_number for sample in samples] == [1, 2, 1, 2]
-    assert {sample.context for sample in samples} == {OPENING + "Some {context} words"}
-    assert samples[0].question.startswith("\n\nQ: First?") and samples[1].question.startswith("\n\nQ:  Second?")
-    assert not samples[1].question.endswith("\n") and samples[0].context_prefix == OPENING
-    assert list(task.generate(Words(), [1, 2])) == samples[1:3]
-    for sample in samples[:2]:
-        assert task.score(RIGHT[member][sample.id], sample) == pytest.approx(1.0)
-        assert task.score("nothing of it", sample) == 0.0
-        assert task.score("", sample) == 0.0
-
-
-def test_new_tokens_are_those_of_kvzip(tmp_path: Path) -> None:
-    tokens = {member: make(tmp_path, f"scbench/{member}").max_new_tokens for member in MEMBERS}
-    others = {"mf": 32, "summary": 256, "summary_with_needles": 256, "repoqa": 512, "repoqa_and_kv": 512}
-    assert tokens == dict.fromkeys(MEMBERS, 96) | others
-
-
-def test_mixed_tasks_judge_each_question_by_its_kind(tmp_path: Path) -> None:
-    write(tmp_path, "scbench/repoqa_and_kv", row("repoqa_and_kv"))
-    task = make(tmp_path, "scbench/repoqa_and_kv")
-    function, value = task.generate(Words(), range(2))
-    assert (function.kind, value.kind) == ("repoqa", "kv")
-    assert function.choices == ("python", ADD, "77aa") and function.references == (ADD,)
-    assert task.score(f"So: {value.references[0]}.", value) == 1.0
-    assert task.score(f"So: {ADD}", value) == 0.0
+from tests.tasks.scbench.rows import ADD, SUB, make, row, write
 
 
 def test_functions_of_one_name_are_all_right(tmp_path: Path) -> None:
@@ -66,6 +27,8 @@ def test_contexts_of_unlike_numbers_of_questions(tmp_path: Path) -> None:
     assert make(tmp_path, "scbench/kv", contexts=2).samples == 4
     (last,) = task.generate(Words(), [6])
     assert (last.question_number, last.references) == (3, ("z",))
+    opening = "Given the context, answer to the following question or request without explanation.\n\n"
+    assert (last.context, last.context_prefix) == (f"{opening}c", opening)
     with pytest.raises(ValueError, match="scbench/kv has 7 questions, none is 7"):
         task.context_of(7)
 

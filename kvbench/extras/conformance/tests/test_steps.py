@@ -93,16 +93,3 @@ def test_a_schedule_that_is_none_fails(schedule: Any, reason: str) -> None:
     case.spec["schedule"] = schedule
     problem = check(case).problem
     assert problem is not None and reason in problem
-
-
-def test_a_state_that_the_score_cannot_have_fails() -> None:
-    case = load(FOLDER / f"{KINDS['decode']}.npz")
-    case.spec["schedule"]["state"] = "none"
-    del case.arrays["accumulator"]
-    assert "policy.state=none, but score obcache_value reads observed queries" in str(check(case).problem)
-
-
-def test_a_schedule_must_be_there(case: Case) -> None:
-    del case.spec["schedule"]
-    kind = case.spec["kind"]
-    assert check(case).problem == f"cannot be run: field schedule is missing in a case of kind {kind}"

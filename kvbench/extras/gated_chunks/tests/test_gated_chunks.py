@@ -18,7 +18,6 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.attn import Attention
 from kvbench.extras.gated_chunks.gated_chunks import GatedChunkHeads
-from tests.arrays import random_cache
 from tests.eviction.test_stacks import CACHE, IN_STACKS
 
 
@@ -44,20 +43,14 @@ def test_a_larger_budget_keeps_what_a_smaller_one_keeps(
     assert (chosen.order == chosen.order[:1]).all() and chosen.order[0].sort().values.tolist() == list(range(tokens))
 
 
-@pytest.mark.parametrize("budget", [14, 31, 55])
-def test_layers_in_a_stack_keep_what_each_keeps_by_itself(budget: int) -> None:
+def test_layers_in_a_stack_keep_what_each_keeps_by_itself() -> None:
+    budget = 31
     policy = Policy("gated", window=8, recent=8, heads=GatedChunkHeads(size=5, spiky=2))
     eviction = Eviction(policy, Attention(), TokenBudget(budget))
     together, alone = eviction.decide(IN_STACKS), eviction.decide(CACHE)
     assert all(map(torch.equal, together.kept, alone.kept)) and (alone.lengths == budget).all()
     plain = Eviction(replace(policy, heads=ChunkHeads(size=5)), Attention(), TokenBudget(budget)).decide(CACHE)
     assert not all(map(torch.equal, plain.kept, alone.kept))
-
-
-def test_nothing_is_chosen_from_a_prompt_that_is_protected() -> None:
-    policy = Policy("gated", window=8, recent=8, heads=GatedChunkHeads())
-    decision = Eviction(policy, Attention(), TokenBudget(8)).decide(random_cache(40, layers=2, window=8))
-    assert (decision.lengths == 8).all()
 
 
 def test_the_policy_is_even_and_evicts_again() -> None:

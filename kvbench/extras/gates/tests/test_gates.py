@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import kvbench
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.eviction.budget import parse_budget
@@ -25,7 +24,6 @@ from kvbench.models.engine import Engine
 from kvbench.support.errors import MissingFile, UserError
 from scripts.golden_methods import FOLDER, gate_weights, made_up
 from tests.arrays import random_layer
-from tests.embedded import HIDDEN, KV_HEADS, LAYERS
 from tests.models.families import tiny
 from tests.models.test_rotation import PROMPT
 
@@ -140,27 +138,6 @@ def test_tokens_of_an_answer_have_the_scores_of_tokens_of_a_prompt(family: str, 
         for layer, expected in zip(cache.freeze().evictable, whole, strict=True):
             numbers = layer.state[RECORDED].view(layer.cache_heads, -1)
             torch.testing.assert_close(numbers, expected.recordings[score], rtol=1e-3, atol=1e-4)
-
-
-def test_rows_of_answers_that_gates_evict_from(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(1)
-    shapes = {"weight": (KV_HEADS, HIDDEN), "bias": (KV_HEADS,)}
-    parts = {
-        f"layers.{index}.{name}": torch.randn(shape, generator=generator)
-        for index in range(LAYERS)
-        for name, shape in shapes.items()
-    }
-    save_file(parts, tmp_path / "gates.safetensors")
-    rows = kvbench.run(
-        *("policy=plain", "score=kvzap", f"score.gates={tmp_path}/gates.safetensors", "policy.recent=16"),
-        *("task.samples=1", "task.context_length=400", "task.max_new_tokens=24", "task.min_new_tokens=24"),
-        "schedule.decode_every=1",
-        budget=["threshold:0", "threshold:-1000"],
-        **{"results.dir": str(tmp_path)},
-    )
-    assert rows.error.isna().all()
-    evictions = rows.set_index("budget").decode_evictions
-    assert evictions["threshold:-1000"] == 0 < evictions["threshold:0"]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

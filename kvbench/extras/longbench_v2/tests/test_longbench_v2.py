@@ -72,13 +72,6 @@ def test_both_prompts_of_a_reasoned_answer_are_those_of_pred(
     assert hashes == [first, second] and longbench_task.score(REASONED["answer"], follow_up) == right
 
 
-def test_the_question_and_its_choices_are_read_after_the_context(tokens: TokensOf, tmp_path: Path) -> None:
-    write(tmp_path, OFFICIAL["rows"][0])
-    (sample,) = task(tmp_path).generate(tokens, [0])
-    assert isinstance(sample, Sample)
-    assert sample.context.endswith("word39") and sample.question.startswith("\n\nThen: Which word comes first?\n(A)")
-
-
 @pytest.mark.parametrize(
     ("settings", "indices"),
     [({}, [0, 1, 2]), ({"length": "long"}, [1]), ({"difficulty": "hard"}, [1, 2]), ({"length": "short"}, [0])],

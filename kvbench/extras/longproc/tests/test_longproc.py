@@ -43,19 +43,6 @@ def test_prompts_and_scores_are_those_of_its_own_code(name: str, root: Path) -> 
     assert task.max_new_tokens == {"0.5k": 1024, "2k": 3072, "8k": 10240}[name.rpartition("_")[2]]
 
 
-@pytest.mark.parametrize(
-    ("name", "context", "question"),
-    [
-        ("html_to_tsv_0.5k", "Do html_to_tsv: <p>{Lamp}</p>\n", " of lamps: (1) name"),
-        ("path_traversal_0.5k", "Do path_traversal: Abo {is} a city.", " from Abo to Cto!"),
-        ("countdown_0.5k", "29\n\n# Search Procedure\nInitial", " Numbers: [15, 3, 21, 26] Target: 24!"),
-    ],
-)
-def test_a_prompt_is_divided_after_what_is_long(name: str, context: str, question: str, root: Path) -> None:
-    _, (sample, *_) = load_task(name, root)
-    assert isinstance(sample, Sample) and context in sample.context and sample.question.startswith(question)
-
-
 def test_equations_are_computed_and_never_evaluated() -> None:
     """The official script calls eval() on the left side, and ends with an error on the last three."""
     for line in ("open('/tmp/x', 'w') + 1 = 1", "5 / 0 = 1", "05 + x = 3", "() = 3"):

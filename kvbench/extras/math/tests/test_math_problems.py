@@ -9,22 +9,10 @@ import pytest
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.math.math_problems import MathProblems
-from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
+from kvbench.tasks.task import InvalidSample, Sample
+from tests.tasks.longbench.test_task import NoTokens
 
 PROBLEM = r"What is $\frac{a}{b}$ of {3}?"
-
-
-class NoTokens(TokenCounter):
-    """Problems are not measured in tokens."""
-
-    def __call__(self, text: str, /) -> int:
-        raise AssertionError
-
-    def encode(self, text: str, special: bool) -> list[int]:
-        raise AssertionError
-
-    def decode(self, ids: Any) -> str:
-        raise AssertionError
 
 
 def task(root: Path, *rows: Any, name: str = "math500", **fields: Any) -> MathProblems:
@@ -38,15 +26,6 @@ def task(root: Path, *rows: Any, name: str = "math500", **fields: Any) -> MathPr
 def only(math_task: MathProblems) -> Sample | InvalidSample:
     (sample,) = math_task.generate(NoTokens(), [0])
     return sample
-
-
-@pytest.mark.parametrize("name", ["math500", "aime24", "aime25"])
-def test_a_problem_becomes_a_prompt(name: str, tmp_path: Path) -> None:
-    math_task = task(tmp_path, {"problem": PROBLEM, "answer": "7"}, name=name)
-    sample = only(math_task)
-    assert isinstance(sample, Sample) and math_task.samples == 1 and math_task.chat
-    assert sample.prompt == PROBLEM + "\nPlease reason step by step, and put your final answer within \\boxed{}."
-    assert (sample.context, math_task.score(r"\boxed{7}", sample), math_task.score("7", sample)) == (PROBLEM, 1, 0)
 
 
 def test_the_prompt_of_rkv(tmp_path: Path) -> None:

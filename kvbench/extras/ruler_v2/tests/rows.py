@@ -10,21 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-WORDS = (
-    "grey",
-    "rope",
-    "late",
-    "stone",
-    "under",
-    "harbor",
-    "seven",
-    "quiet",
-    "letter",
-    "green",
-    "door",
-    "again",
-    "tin",
-)
+WORDS = ("grey", "rope", "late", "stone", "under", "harbor", "seven", "quiet", "letter", "green", "door", "again")
+WORDS += ("tin",)
 TITLES, SENTENCES = "title", "sentences"
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from kvbench.extras.conformance.golden.prompts import task_of
 from kvbench.extras.ruler_v2.mmlu import ordinal
-from kvbench.extras.ruler_v2.scores import MATCHES, Match, edits
+from kvbench.extras.ruler_v2.scores import MATCHES, Match
 from kvbench.extras.ruler_v2.tests import rows as ruler_v2_rows
 from kvbench.models.prompts.tokens import TokensOf
 from kvbench.support.errors import MissingFile
@@ -69,13 +68,19 @@ def compare(case: Case, root: Path, tokens: TokensOf) -> None:
     task: Any = task_of(name, str(root), context_length=length, seed=seed, form=form, samples=100, **drawn)
     samples: list[Sample] = list(task.generate(tokens, range(number)))
     assert sha256([sample.prompt + "".join(sample.references) for sample in samples]) == digest
-    assert list(task.generate(tokens, [2, 1])) == samples[1:3]
     for sample in samples:
         assert tokens(sample.prompt) <= length
         assert sample.context.startswith("Below are some ") and sample.question.startswith("\n\n")
         answer = "\n\n".join(sample.references)
         answer = f"\\boxed{{{answer}}}" if task.metric == "ruler_v2_multichoice" else answer
         assert (task.score(answer, sample), task.score("xyz", sample)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["mk_niah_easy", "mv_niah_medium", "qa_hard"])
+def test_a_sample_does_not_depend_on_the_others(name: str, root: Path, tokens: TokensOf) -> None:
+    task = task_of(f"ruler_v2/{name}", str(root), context_length=4096)
+    first, second, third = task.generate(tokens, range(3))
+    assert list(task.generate(tokens, [2, 1])) == [second, third] and first != second
 
 
 @pytest.mark.parametrize(("match", "right", "answer", "score"), OFFICIAL["scores"])
@@ -85,21 +90,9 @@ def test_an_answer_has_the_score_of_the_official_evaluator(
     assert MATCHES[match](answer, right) == pytest.approx(score, abs=1e-12)
 
 
-@pytest.mark.parametrize(("text", "number"), [("", 4), ("a b c d", 0), ("a c d", 1), ("x a b d c", 3), ("d c b a", 4)])
-def test_words_are_inserted_left_out_and_replaced(text: str, number: int) -> None:
-    assert edits(text.split(), ["a", "b", "c", "d"]) == number
-
-
 def test_places_are_ordinals() -> None:
     numbers = {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 112: "112th"}
     assert {number: ordinal(number) for number in numbers} == numbers
-
-
-def test_each_task_has_the_official_way_to_compare(root: Path) -> None:
-    official = {"mk_niah_medium": "multichoice", "mk_niah_hard": "multichoice", "mv_niah_medium": "2steps"}
-    for part, level in product(("mk_niah", "mv_niah", "qa"), ("basic", "easy", "medium", "hard")):
-        match = "part" if part == "qa" else official.get(f"{part}_{level}", "all")
-        assert task_of(f"ruler_v2/{part}_{level}", str(root)).metric == f"ruler_v2_{match}"
 
 
 def test_a_prompt_has_at_most_as_many_samples_as_there_are_questions(root: Path, tokens: TokensOf) -> None:

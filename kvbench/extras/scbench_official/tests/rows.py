@@ -55,40 +55,10 @@ def rows(member: str) -> list[dict[str, Any]]:
 
 
 PREDICTIONS = (
-    *(
-        "",
-        "nothing",
-        "A",
-        "B. Red",
-        "The answer is: A blue sky",
-        "answer is C",
-        "a RED fox!",
-        "Twice, or 2",
-        "狐狸红",
-        "两",
-    ),
-    *(
-        "9C02-AA",
-        "so 77aa-bb.",
-        "x01ff-ccx",
-        "abcd",
-        "7",
-        "-7.9 or 12",
-        "12.0",
-        "3.5",
-        "AB and xy",
-        "qq zz ab",
-        "(B)",
-        "b",
-    ),
-    *(
-        "The red fox runs.\nIt sleeps.",
-        "A red dog sleeps.",
-        "This paper. The fox",
-        "No. 71432 is it",
-        "71432",
-        "7 71432",
-    ),
+    *("", "nothing", "A", "B. Red", "The answer is: A blue sky", "answer is C", "a RED fox!", "Twice, or 2"),
+    *("狐狸红", "两", "9C02-AA", "so 77aa-bb.", "x01ff-ccx", "abcd", "7", "-7.9 or 12", "12.0", "3.5", "AB and xy"),
+    *("qq zz ab", "(B)", "b", "The red fox runs.\nIt sleeps.", "A red dog sleeps.", "This paper. The fox"),
+    *("No. 71432 is it", "71432", "7 71432"),
     *(ADD, f"```python\n{SUB}\n```", f"Here:\n```\n{MUL}\n```\nDone", f"{ADD}\n\n{SUB}", "def add(a, b): return a + b"),
 )
 """Answers that are scored for every question of every task."""

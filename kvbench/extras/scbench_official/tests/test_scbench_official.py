@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kvbench.config.entries import options
 from kvbench.extras.scbench_official.scbench_official import MEMBERS
 from kvbench.extras.scbench_official.tests import rows as official_rows
 from kvbench.extras.scbench_official.tests.rows import PREDICTIONS
@@ -39,11 +38,6 @@ def prompts_of(task: Any, template: str, evict_after: Any, samples: range) -> li
 
 def text_of(ids: tuple[int, ...]) -> str:
     return tokenizer(None).decode(list(ids))
-
-
-def test_there_is_a_file_for_each_task() -> None:
-    names = {name.partition("/")[2] for name in options("task") if name.startswith("scbench_official/")}
-    assert names == set(MEMBERS) == set(official_rows.MEMBERS)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
