@@ -69,7 +69,7 @@ def main(flags: argparse.Namespace) -> int:
 def _withdraw_requests(folder: ResultsFolder) -> list[str]:
     """Withdraw the requests that lack rows; returns a line on each. Raises UserError for a damaged request."""
     from kvbench.records.rows import recorded
-    from kvbench.report.missing_rows import MISSING, count_missing
+    from kvbench.report.row_warnings import MISSING, count_missing
 
     rows = recorded(folder, (), lambda text: None if TORN in text else warn(text))
     messages = []

@@ -14,7 +14,7 @@ from kvbench.records.lines import Warn, listed
 from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
 from kvbench.records.rows import recorded
 from kvbench.report.frames import RESULTS, Source, named, place_of
-from kvbench.report.missing_rows import MISSING
+from kvbench.report.row_warnings import MISSING
 from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Recorder, ResultsFolder, read_rows
-from kvbench.report.altered_files import tell_altered
+from kvbench.report.row_warnings import tell_altered
 from kvbench.report.rows import load_table
 from kvbench.run import local
 from kvbench.support.whole_file import sha256_of
