@@ -20,8 +20,7 @@ from kvbench.records.row import with_checksum
 from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import _spread, styled
-from kvbench.report.plots.plot import plot
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.plot import Request, plot
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.named import named

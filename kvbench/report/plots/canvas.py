@@ -18,7 +18,6 @@ from typing import Any
 import matplotlib
 import matplotlib.style
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -79,7 +78,8 @@ def check_file(out: Path | None) -> Path:
 
 def save(figure: Figure, out: Path) -> None:
     """Write a figure with all that it shows in the format of the suffix, without date and version."""
-    file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix], bbox_inches="tight", pad_inches=0.08))
+    with file_to(out) as path:
+        figure.savefig(path, metadata=_NO_DATE[out.suffix], bbox_inches="tight", pad_inches=0.08)
 
 
 def stamped(figure: Figure, word: str) -> Figure:
@@ -152,55 +152,13 @@ def room(labels: Iterable[str]) -> float:
 def label_axes(axis: Axes, x: str, y: str) -> None:
     """Labels where a panel of small multiples shows its ticks: below the last row, left of the first column."""
     axis.set_xlabel(x if has_bottom(axis) else "")
-    axis.set_ylabel(y if is_first(axis) else "")
-
-
-def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -> AxesImage:
-    """Return a heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
-    image = axis.imshow(grid, aspect="auto", interpolation="none", **limits)
-    axis.grid(visible=False)
-    middle = sum(image.get_clim()) / 2
-    for (row, column), value in np.ndenumerate(grid) if grid.size <= most else ():
-        if not np.isnan(value):
-            colour = "white" if value < middle else "black"
-            axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
-    return image
-
-
-def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
-    """Draw a line through points, and the band of the intervals that are known; it may reach beyond the axes.
-
-    One point has a marker and a bar in the place of both.
-    """
-    if len(points) == 1:
-        style = {"marker": ".", **style}
-    axis.plot([x for x, *_ in points], [y for _, y, *_ in points], **style)
-    ends = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
-    if ends:
-        xs, lows, highs = zip(*ends, strict=True)
-        shown: Artist
-        if len(points) == 1:
-            shown = axis.vlines(xs, lows, highs, color=style["color"], linewidth=0.7)
-        else:
-            shown = axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
-        shown.set_in_layout(False)
-
-
-def is_first(axis: Axes) -> bool:
-    """Return whether a panel is the first of its row."""
     place = axis.get_subplotspec()
-    return place is not None and place.is_first_col()
+    axis.set_ylabel(y if place is not None and place.is_first_col() else "")
 
 
 def has_bottom(axis: Axes) -> bool:
     """Return whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
-
-
-def ticks(names: Sequence[object], most: int) -> tuple[range, list[str]]:
-    """Places and labels of at most ``most`` ticks for the squares of a heat map."""
-    step = -(-len(names) // most)
-    return range(0, len(names), step), [str(name) for name in names[::step]]
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:

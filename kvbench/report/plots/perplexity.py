@@ -15,8 +15,8 @@ from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
-from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
+from kvbench.report.plots.curves import Panel, Trace, draw_curves
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
@@ -38,8 +38,8 @@ def draw(request: Request) -> Figure:
             raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
-    cells = {cell.cell for cell in cells_of(blocks)}
-    recorded = read_curves(request.source, cells, request.warn)
+    cells = {cell.cell: cell.policy for cell in cells_of(blocks)}
+    recorded = read_curves(request.source, cells.keys(), request.warn)
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
@@ -67,7 +67,7 @@ def draw(request: Request) -> Figure:
             if (curves := curves_of.get(cell.cell))
         ]
 
-    plot = CurvePlot(
+    return draw_curves(
         heading=f"{common}\n{note}",
         panels=[
             Panel(
@@ -80,9 +80,9 @@ def draw(request: Request) -> Figure:
         ],
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=_scale,
-        layout={"sharey": True, "sharex": True},
+        sharey=True,
+        sharex=True,
     )
-    return draw_curves(plot)
 
 
 def points(curves: Sequence[Curve], intervals: bool = True) -> list[Point]:
