@@ -1,5 +1,6 @@
-"""Tables as one HTML page that needs no network, and the templates of all pages."""
+"""Tables as one HTML page that needs no network, and the templates and the style sheet of all pages."""
 
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,9 +26,7 @@ def _rendered(report: Report, whole: bool) -> str:
 
 
 def template(package: str, name: str) -> "Template":
-    """Return a template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable`
-    does.
-    """
+    """Return a template of a package. What it is given is escaped, and printed by `printable`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # late, as most commands render no page
 
     def shown(value: object) -> object:
@@ -38,3 +37,9 @@ def template(package: str, name: str) -> "Template":
         loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown
     )
     return environment.get_template(name)
+
+
+@cache
+def style() -> str:
+    """Return the style sheet of all pages."""
+    return (files(__package__ or "") / "page.css").read_text("utf-8")

@@ -11,6 +11,7 @@ from kvbench.records.rows import Describe
 from kvbench.report.acted import CONTROL
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
+from kvbench.report.stats.verdicts import FLOOR
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
@@ -64,7 +65,8 @@ def means_table(
         read = [_read(line.cells.values())] if has_reader else []
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
-    described = windows((cell.cell for cell in cells), describe, {cell.cell: cell.policy for cell in cells})
+    policies = {cell.cell: cell.policy for cell in cells}
+    described = windows(policies, describe, policies)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
     differences = "; ".join(filter(None, (compared, described))) if compared else ""
@@ -294,7 +296,7 @@ def _acted(cell: Summary) -> str:
 def _extremes(block: Block) -> list[str]:
     """Return a line that names cells at 0 or 100 %, which cannot be told apart."""
     if any(cell.rate and cell.mean == 0 for cell in block.cells(reference=True)):
-        return ["The full cache is at the floor (0 %): the model does not do this, whatever is evicted."]
+        return [f"{FLOOR.capitalize()}."]
     ends: dict[str, list[str]] = {}
     for column in block.columns:
         lines = [line for line in block.lines if not line.reference and column in line.cells]
