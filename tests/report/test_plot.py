@@ -19,7 +19,8 @@ from kvbench.records import ResultsFolder, read_rows
 from kvbench.records.row import with_checksum
 from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
-from kvbench.report.plots.canvas import _spread, styled
+from kvbench.report.plots.canvas import styled
+from kvbench.report.plots.curves import _spread
 from kvbench.report.plots.plot import Request, plot
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError

@@ -89,14 +89,6 @@ class Pairing:
     compared: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def _value(name: str, row: Row, side: Side) -> Any:
-    """Return the value of a column of the row, or of a setting of its cell."""
-    if "." not in name:
-        return getattr(row, name)
-    value = flat(side.describe(row.cell)).get(name)
-    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
-
-
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
 
@@ -217,8 +209,13 @@ def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
 
 def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
     """Return the values of these columns and settings by cell."""
+
+    def value(name: str, row: Row) -> Any:
+        setting = getattr(row, name) if "." not in name else flat(side.describe(row.cell)).get(name)
+        return setting if isinstance(setting, (str, int, float, bool, type(None))) else repr(setting)
+
     firsts = {row.cell: row for row in reversed(side.rows)}
-    return {cell: tuple(_value(name, row, side) for name in names) for cell, row in firsts.items()}
+    return {cell: tuple(value(name, row) for name in names) for cell, row in firsts.items()}
 
 
 def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvbench.records import KeptSets
-from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.plots.canvas import colour_bar, label_axes, n_of, panels, titles
 from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
 from kvbench.report.plots.plot import Request, cells_of
@@ -33,8 +33,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
     """
     cells = {cell.cell: cell for cell in cells_of(request.blocks()) if cell.policy != "full"}
-    if not has_lines(request.source, KeptSets):
-        raise no_lines(request.source, KeptSets, "record them with `kvbench run ... results.kept=lengths|positions`")
+    check_lines(request.source, KeptSets, "record them with `kvbench run ... results.kept=lengths|positions`")
     recorded = lines_beside(request.source, KeptSets, request.warn).values()
     chosen = [kept for kept in recorded if kept.cell in cells and (samples is None or kept.sample in samples)]
     if not chosen:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records import Curve
 from kvbench.records.lines import Warn
-from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
@@ -138,6 +138,5 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 def read_curves(source: Source, cells: Set[str], warn: Warn) -> list[Curve]:
     """Return the curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
-    if not has_lines(source, Curve):
-        raise no_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
+    check_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
     return [curve for (cell, _), curve in lines_beside(source, Curve, warn).items() if cell in cells]

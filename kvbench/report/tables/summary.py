@@ -101,7 +101,6 @@ class Summary:
     full_there: float | None = None
 
 
-_COUNTED = ("cut", "limited", "ended")
 _FIELDS = tuple(field.name for field in fields(Summary))
 COLUMNS = _FIELDS[: _FIELDS.index("rate")]
 _FIRST = (
@@ -146,7 +145,8 @@ def summaries(
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
     measured = {name: table[name].to_numpy()[order].astype(float) for name in MEANS}
     measured |= {name: numbers[order] for name, numbers in held_bytes(table).items()}
-    counted = {name: numbers[order] for name, numbers in zip(_COUNTED, _endings(table), strict=True)}
+    reasoning, ended = (table[name].fill_null("").to_numpy()[order] for name in ("reasoning", "ended"))
+    counted = {"cut": reasoning == CUT, "limited": ended == LIMIT, "ended": ended != ""}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
@@ -244,12 +244,6 @@ def budget_key(budget: str) -> tuple[int, float, str]:
         return FRACTION if any(mark in budget for mark in ".eE") else NUMBER, float(budget), budget
     except ValueError:
         return NUMBER, math.inf, budget
-
-
-def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which answers ended within their reasoning, which at their longest length, which say why."""
-    reasoning, ended = (table[name].fill_null("").to_numpy() for name in ("reasoning", "ended"))
-    return reasoning == CUT, ended == LIMIT, ended != ""
 
 
 def _contexts(table: pa.Table) -> np.ndarray:
