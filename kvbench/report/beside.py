@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
-from kvbench.records.lines import Warn, listed
+from kvbench.records.lines import MISSING, Warn, listed
 from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
 from kvbench.records.rows import recorded
 from kvbench.report.frames import RESULTS, Source, named, place_of
-from kvbench.report.row_warnings import MISSING
 from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from kvbench.records import NO_SOURCE, ResultsFolder
-from kvbench.records.lines import Warn, listed
+from kvbench.records.lines import MISSING, Warn, listed
 from kvbench.records.rows import Describe, within
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, shortened
 
 ReadCode = Callable[[str], Mapping[str, str] | None]
 """The hashes of the parts of some code by its name, or None if they were not kept."""
-MISSING = "are missing"
-"""What the warning of missing rows says, for readers that know it (`--partial`)."""
 _LISTED = 3
 
 
