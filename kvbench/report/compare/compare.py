@@ -120,13 +120,13 @@ def compare(
     pairs = tuple(both for match in pairing.matches for both in match.rows)
     hashes = [(row.prompt_sha256, other.prompt_sha256) for row, other in pairs]
     different = sum(None not in both and both[0] != both[1] for both in hashes)
-    notes = settings_that_differ(pairing, a, b, "A", "B")
+    notes = []
     if different:
-        notes.insert(
-            0,
+        notes.append(
             f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
-            "cells.",
+            "cells."
         )
+    notes += settings_that_differ(pairing, a, b, "A", "B")
     matches = [*pairing.matches]
     filled = [match for match in matches if match.rows]
     if any(SETTING in match.key for match in filled):
@@ -258,20 +258,29 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
 
 def report_of(comparison: Comparison) -> Report:
-    """Return a comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
-    texts, not_compared = notes(comparison)
+    """Return a comparison as a table of what tells its lines apart and their figures, for programs with all columns.
+
+    Lines that one side lacks are in no table.
+    """
     names = _varying(comparison)
-    texts_of = [figures(line) for line in comparison.all_lines]
-    heads = [
-        head for head in texts_of[0] if head not in _RARE or any(texts[head] not in ("", "0") for texts in texts_of)
-    ]
+    lines = [(line, figures(line)) for line in comparison.all_lines]
+    empty = [head for head in _RARE if all(texts[head] in ("", "0") for _, texts in lines)]
+    heads = [head for head in lines[0][1] if head not in empty]
+    shown = []
+    for line, texts in lines:
+        labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
+        if line is comparison.overall and labels:
+            labels[0] = "overall"
+        row = TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
+        shown += [] if _only_on(line) else [row]
+    explained, not_compared = notes(comparison)
     table = Table.of(
         names,
         heads,
-        _lines(comparison, names, heads),
+        shown,
         title=title(comparison),
         caption=(comparison.windows,),
-        notes=tuple(texts),
+        notes=tuple(explained),
         errors=tuple(not_compared),
         align="r" * (len(heads) - 1) + "l",
     )
@@ -284,22 +293,6 @@ def title(comparison: Comparison) -> str:
     common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
     named = [f"{name} {as_typed(value)}" for name, value in common.items() if value is not None and name in _KEYS]
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
-
-
-def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[TableRow]:
-    """Rates in points, of each line the figures `heads`; lines that one side lacks are left out."""
-    lines = []
-    for line in comparison.all_lines:
-        if _only_on(line):
-            continue
-        labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
-        if line is comparison.overall and labels:
-            labels[0] = "overall"
-        texts = figures(line)
-        lines.append(
-            TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
-        )
-    return lines
 
 
 def p_text(value: float | None) -> str:

@@ -24,8 +24,8 @@ from kvbench.report.output import FORMATS as ALL_FORMATS
 from kvbench.report.output import check_format, check_parquet, file_to
 from kvbench.report.rows import describer, load, load_table
 from kvbench.report.selection import NothingSelected, Where, conditions
-from kvbench.report.stats.drawn import pass_at
 from kvbench.report.stats.paired import TIMED
+from kvbench.report.stats.pass_at import pass_at
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
