@@ -12,16 +12,15 @@ if TYPE_CHECKING:
 
 
 def write_html(report: Report, out: TextIO) -> None:
-    """Write a report; best values are bold, the second ones underlined."""
-    out.write(_rendered(report, whole=True) + "\n")
+    """Write a report as a page."""
+    out.write(html_text(report) + "\n")
 
 
-def fragment(report: Report) -> str:
-    """Return the same without head and style, as a part of another page."""
-    return _rendered(report, whole=False)
+def html_text(report: Report, whole: bool = True) -> str:
+    """Return a report as a page, with the best values bold and the second ones underlined.
 
-
-def _rendered(report: Report, whole: bool) -> str:
+    whole: with head and style; if not, it is a part of another page.
+    """
     return template(__package__ or "", "report.html.j2").render(report=report, head_rows=head_rows, whole=whole)
 
 
