@@ -9,7 +9,7 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.records import ResultsFolder, read_processes
-from kvbench.records.lines import TORN
+from kvbench.records.lines import MISSING, TORN
 from kvbench.records.processes import request_cancel
 from kvbench.run.launch.slurm import cancel, read_jobs, unfinished
 from kvbench.support.errors import MissingFile, UserError
@@ -69,7 +69,7 @@ def main(flags: argparse.Namespace) -> int:
 def _withdraw_requests(folder: ResultsFolder) -> list[str]:
     """Withdraw the requests that lack rows; returns a line on each. Raises UserError for a damaged request."""
     from kvbench.records.rows import recorded
-    from kvbench.report.missing_rows import MISSING, count_missing
+    from kvbench.report.row_warnings import count_missing
 
     rows = recorded(folder, (), lambda text: None if TORN in text else warn(text))
     messages = []

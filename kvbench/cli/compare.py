@@ -43,7 +43,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare.paired_rows import sides
     from kvbench.report.formats.emit import write_report
     from kvbench.report.output import check_format
-    from kvbench.report.stats.drawn import pass_at
+    from kvbench.report.stats.pass_at import pass_at
 
     check_format(flags.format, FORMATS)
     settings, words = shares(flags.words, {"alpha": ALPHA, "relevant": RELEVANT})

@@ -133,7 +133,7 @@ def warn(message: object) -> None:
 
 def warner(partial: bool) -> Callable[[object], None]:
     """`warn`; `partial`: without what it says of rows that are missing."""
-    from kvbench.report.missing_rows import MISSING
+    from kvbench.records.lines import MISSING
 
     return lambda message: None if partial and MISSING in str(message) else warn(message)
 

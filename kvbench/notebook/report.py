@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.report.formats.emit import emitted
-from kvbench.report.formats.html import fragment
+from kvbench.report.formats.html import html_text
 from kvbench.report.formats.table import Report
 from kvbench.report.output import FORMATS, check_format
 
@@ -32,4 +32,4 @@ class NotebookReport:
         return emitted(self.report, "text").rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return fragment(self.report)
+        return html_text(self.report, whole=False)

@@ -13,7 +13,7 @@ from kvbench.papers.published import number_of
 from kvbench.papers.tables import FULL
 from kvbench.report.plots import curves
 from kvbench.report.plots.canvas import MOST_PANELS, REFERENCE, Marks, Point
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace
+from kvbench.report.plots.curves import Panel, Trace
 from kvbench.report.selection import NothingSelected
 
 Values = Mapping[LayoutKey, str]
@@ -51,7 +51,7 @@ def draw_curves(page: Page) -> Figure:
             _scale(axis, lines, key[1] == "ours" and unit == "mean score (%)")
 
     unit = _unit(page)
-    plot = CurvePlot(
+    return curves.draw_curves(
         heading="\n".join((page.item.title, *page.head)) + rest,
         panels=[
             Panel(", ".join(filter(None, key)), [trace(*line) for line in lines.items()], _axis(lines), unit)
@@ -59,9 +59,9 @@ def draw_curves(page: Page) -> Figure:
         ],
         labels=list(labels.values()),
         scale=scale,
-        layout={"columns": 2, "sharey": False},
+        columns=2,
+        sharey=False,
     )
-    return curves.draw_curves(plot)
 
 
 def panels_of(page: Page, title_of: Callable[[Values], str]) -> dict[tuple[str, str], Lines]:

@@ -69,7 +69,8 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         seconds[name] = time.perf_counter() - start
     if folder is not None:
         lines = [f"{name},{duration:.1f},{not reasons[name]}\n" for name, duration in seconds.items()]
-        file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
+        with file_to(folder / "seconds.csv") as path:
+            path.write_text("item,seconds,whole\n" + "".join(lines))
     incomplete = {name: reason for name, reason in reasons.items() if reason}
     if not incomplete:
         _check_used(unused, request, "any item")

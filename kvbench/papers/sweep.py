@@ -20,7 +20,7 @@ from kvbench.records import Row, check_writable
 from kvbench.records.manifest import citation
 from kvbench.report.formats.table import Report
 from kvbench.report.plots.canvas import save, stamped, styled
-from kvbench.report.plots.request import Request as PlotRequest
+from kvbench.report.plots.plot import Request as PlotRequest
 from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Warn = Callable[[str], None]
 TORN = "torn last line"
+MISSING = "are missing"
+"""What a warning of missing rows says, for readers that know it (`--partial`)."""
 BLOCK = 4 * 2**20
 """Bytes of a file that are read at a time."""
 LONGEST = LARGEST

@@ -164,9 +164,14 @@ def without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:
 
 def with_values(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
     """Return the rows that have one of these values in a column of text."""
-    coded = rows[column].combine_chunks().dictionary_encode()
-    chosen = [code for code, value in enumerate(coded.dictionary.to_pylist()) if value in values]
-    return rows.filter(pa.array(np.isin(coded.indices.to_numpy(), chosen)))
+    return rows.filter(pa.array(fulfils(rows[column], lambda value: value in values)))
+
+
+def fulfils(column: pa.ChunkedArray, condition: Callable[[Any], bool]) -> np.ndarray:
+    """Return whether the value of each row fulfils a condition, [rows]; it is asked once for each different value."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    chosen = [code for code, value in enumerate(coded.dictionary.to_pylist()) if condition(value)]
+    return np.isin(coded.indices.to_numpy(), chosen)
 
 
 def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:

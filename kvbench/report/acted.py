@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
+from kvbench.records.rows import fulfils
 from kvbench.report.held import NEEDED as HELD_FROM
 from kvbench.report.held import copies, held_bytes, pair_bytes
 from kvbench.support.plugins import held_groups
@@ -31,22 +32,15 @@ def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         rows[name].to_numpy().astype(float)
         for name in ("kept_fraction", "cache_bytes", "full_cache_bytes", "decode_evictions", "read_bytes")
     )
-    policies, has_holder = _having(rows["policy"], rf" (?:{'|'.join(held_groups())})=")
-    never = np.isin(policies, [FULL])
-    evicts_later = _having(rows["schedule"], r"\bdecode_every=")[1]
+    holder, later_evictions = re.compile(rf" (?:{'|'.join(held_groups())})="), re.compile(r"\bdecode_every=")
+    has_holder = fulfils(rows["policy"], lambda label: holder.search(label or "") is not None)
+    never = fulfils(rows["policy"], lambda label: label == FULL)
+    evicts_later = fulfils(rows["schedule"], lambda text: later_evictions.search(text or "") is not None)
     is_less = (kept < 1) | (held < full) | (later > 0)
     is_less[has_holder] |= read[has_holder] < _dense(rows.filter(pa.array(has_holder)))
     is_measured = np.isfinite(kept) | np.isfinite(held - full)
     says_later, says_read = ~evicts_later | np.isfinite(later), ~has_holder | np.isfinite(read)
     return is_less & ~never, never | is_less | (is_measured & says_later & says_read)
-
-
-def _having(column: pa.ChunkedArray, pattern: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text of each row of a column, and whether it matches a pattern; both [rows]."""
-    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    texts, codes = [text or "" for text in coded.dictionary.to_pylist()], coded.indices.to_numpy()
-    found = np.array([re.search(pattern, text) is not None for text in texts], bool)
-    return np.array(texts, object)[codes], found[codes]
 
 
 def _dense(rows: pa.Table) -> np.ndarray:

@@ -6,15 +6,13 @@ A curve whose mean is not the value of its row is refused.
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
-from kvbench.records.lines import Warn, listed
+from kvbench.records.lines import MISSING, Warn, listed
 from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
 from kvbench.records.rows import recorded
 from kvbench.report.frames import RESULTS, Source, named, place_of
-from kvbench.report.missing_rows import MISSING
 from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9
@@ -25,17 +23,14 @@ METRICS: Mapping[type, str] = {Curve: "nll", Timing: "seconds_per_token"}
 _COLUMNS = ("metric", "value", "kept_sha256")
 
 
-def has_lines(source: Source, kind: type[Line]) -> bool:
-    """Return whether such lines were recorded beside rows."""
+def check_lines(source: Source, kind: type[Line], fix: str) -> None:
+    """Raise MissingFile if no such lines were recorded beside rows; fix: how they are recorded."""
     folder = place_of(source)
-    return folder is not None and bool(listed(Path(folder) / kind.folder, ".jsonl"))
-
-
-def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
-    """Return the error of rows without such lines; fix: how they are recorded."""
-    if place_of(source) is None:
+    if folder is None:
         fix = f'they lie in the folder of results, which it names in attrs["{RESULTS}"]: set it'
-    return MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl; {fix}")
+    elif listed(folder / kind.folder, ".jsonl"):
+        return
+    raise MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl; {fix}")
 
 
 def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:

@@ -34,11 +34,6 @@ def frame_of(rows: Iterable[Row], folder: Path) -> "DataFrame":
     return frame
 
 
-def is_frame(source: Source) -> bool:
-    """Return whether a source is a frame and no path."""
-    return not isinstance(source, (str, os.PathLike))
-
-
 def place_of(source: Source) -> Path | None:
     """Return the folder or Parquet file of a source; None for a frame that names none."""
     if isinstance(source, (str, os.PathLike)):

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kvbench.records.rows import fulfils
+
 NEEDED = (
     *("schedule", "layout", "local_layers", "prompt_tokens", "kept_tokens", "kept_fraction"),
     *("cache_bytes", "full_cache_bytes"),
@@ -29,9 +31,7 @@ def held_bytes(rows: pa.Table) -> dict[str, np.ndarray]:
     held, full = (
         rows[name].to_numpy(zero_copy_only=False).astype(float) for name in ("cache_bytes", "full_cache_bytes")
     )
-    texts = rows["schedule"].combine_chunks().dictionary_encode()
-    late = [code for code, text in enumerate(texts.dictionary.to_pylist()) if (text or "").split()[:1] == [_CONTEXT]]
-    places = np.flatnonzero(np.isin(texts.indices.fill_null(-1).to_numpy(), late))
+    places = np.flatnonzero(fulfils(rows["schedule"], lambda text: (text or "").split()[:1] == [_CONTEXT]))
     for place, row in zip(places, rows.select(list(NEEDED)).take(pa.array(places)).to_pylist(), strict=True):
         pair, question = pair_bytes(row), question_tokens(row)
         held[place] += pair * copies(row) * _held_of(question, row)

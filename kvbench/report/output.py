@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,19 +32,16 @@ def text_to(out: TextIO | Path) -> Iterator[TextIO]:
     if not isinstance(out, Path):
         yield out
         return
-    with _temporary(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+    with file_to(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         yield file
 
 
-def file_to(out: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file, then move it into place. Raises ValueError if it cannot be written."""
-    with _temporary(out) as path:
-        write(path)
-
-
 @contextmanager
-def _temporary(out: Path) -> Iterator[Path]:
-    """Yield a file to fill, which then replaces what `out` links to or, if that is no plain file, goes through it."""
+def file_to(out: Path) -> Iterator[Path]:
+    """Yield a file to fill, which then replaces what `out` links to or, if that is no plain file, goes through it.
+
+    Raises ValueError if the file cannot be written.
+    """
     places = (os.path.realpath(out.parent), os.readlink(out) if out.is_symlink() else "")
     is_stream = any(place.startswith("/proc/") for place in places)  # /dev/fd/3, /dev/stdout
     is_special = out.exists() and not (out.is_file() or out.is_dir())

@@ -34,7 +34,8 @@ def print_rows(
         file = check_parquet(out)
         table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
         spans = spans_of(Path(folder), table)
-        file_to(file, lambda path: write_parquet(table, path, describe, as_metadata(spans)))
+        with file_to(file) as path:
+            write_parquet(table, path, describe, as_metadata(spans))
         return
     rows = load(folder, warn, where)
     with text_to(out) as stream:

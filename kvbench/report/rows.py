@@ -28,10 +28,8 @@ from kvbench.records.rows import (
     whole_rows,
     without,
 )
-from kvbench.report.altered_files import tell_altered
-from kvbench.report.codes import ReadCode, tell_codes
-from kvbench.report.frames import Source, is_frame, named, place_of, table_of
-from kvbench.report.missing_rows import tell_missing
+from kvbench.report.frames import Source, named, place_of, table_of
+from kvbench.report.row_warnings import ReadCode, tell_altered, tell_codes, tell_missing
 from kvbench.report.selection import NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import count_noun
@@ -40,7 +38,7 @@ from kvbench.support.quantity import count_noun
 def load(source: Source, warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
     """Return the rows of `load_table`, in its order, with all their columns as recorded, or as the frame has them."""
     table = load_table(source, COLUMNS, warn, where)
-    return rows_of(table) if is_frame(source) else fetched(table)
+    return fetched(table) if isinstance(source, (str, os.PathLike)) else rows_of(table)
 
 
 def load_table(

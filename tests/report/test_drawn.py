@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.stats.drawn import answers_text, pass_at
 from kvbench.report.stats.intervals import mean_interval, wilson
+from kvbench.report.stats.pass_at import pass_at
+from kvbench.report.tables.observation_note import answers_text
 from kvbench.report.tables.summary import summaries
 from kvbench.support.errors import UserError
 

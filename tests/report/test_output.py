@@ -22,7 +22,12 @@ def write(out: Path, text: str) -> None:
 @pytest.fixture(params=["text", "file"])
 def writer(request: pytest.FixtureRequest):
     """Both ways that reports are written."""
-    return write if request.param == "text" else lambda out, text: file_to(out, lambda path: path.write_text(text))
+
+    def write_file(out: Path, text: str) -> None:
+        with file_to(out) as path:
+            path.write_text(text)
+
+    return write if request.param == "text" else write_file
 
 
 @pytest.mark.parametrize("mode", MODES)

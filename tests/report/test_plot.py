@@ -15,9 +15,9 @@ from matplotlib.offsetbox import AnnotationBbox, TextArea
 from kvbench.records import Curve, KeptSets, read_rows
 from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import perplexity, tradeoff
-from kvbench.report.plots.canvas import _spread, styled
-from kvbench.report.plots.plot import plot
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.canvas import styled
+from kvbench.report.plots.curves import _spread
+from kvbench.report.plots.plot import Request, plot
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.named import named

@@ -32,7 +32,7 @@ from kvbench.papers.published import published
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.plots import bars, canvas, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.covered import CLOSE, pieces_in_turn, ranks_at_points
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.plot import Request
 from kvbench.support import paths
 from kvbench.support.grouped import grouped
 from kvbench.support.named import named

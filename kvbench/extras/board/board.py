@@ -9,8 +9,7 @@ from kvbench.extras.board.ranking import LABELS, SIZES, Place, Ranking, rankings
 from kvbench.extras.board.submissions import Submission, read_submissions
 from kvbench.report.compare.gate import Gate
 from kvbench.report.formats.emit import write_report
-from kvbench.report.formats.html import template
-from kvbench.report.formats.style import style
+from kvbench.report.formats.html import style, template
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.output import text_to
 from kvbench.report.selection import Where

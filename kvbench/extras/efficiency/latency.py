@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFo
 from kvbench.extras.efficiency.report import STEP, Timed, timed_cells
 from kvbench.report.experiments import Experiments
 from kvbench.report.plots.canvas import Marks, n_of, titles
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.curves import Panel, Trace, draw_curves
+from kvbench.report.plots.plot import Request
 from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected
 from kvbench.support.grouped import grouped
@@ -68,7 +68,7 @@ def draw(request: Request) -> Figure:
     common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     note = f"medians and quartiles; {cells[0].new_tokens} new tokens; {n_of(counts, 'repetition')}"
-    note += request.windows(cell.cell for cell in cells)
+    note += request.windows({cell.cell: cell.columns["policy"] for cell in cells})
 
     def traces(name: str, key: tuple[str, int]) -> list[Trace]:
         members = [cell for cell in groups[key] if name in cell.quantities]
@@ -84,7 +84,7 @@ def draw(request: Request) -> Figure:
         for axis, (name, _) in zip(axes, shown, strict=True):
             _scale(axis, name, lengths, request.settings.get("scale") == "log")
 
-    plot = CurvePlot(
+    return draw_curves(
         heading=f"{common}\n{note}",
         panels=[
             Panel(title, traces(name, key), "tokens of context", LABELS[name])
@@ -92,9 +92,10 @@ def draw(request: Request) -> Figure:
         ],
         labels=marks.names,
         scale=scale,
-        layout={"columns": len(groups), "sharex": True, "sharey": "row"},
+        columns=len(groups),
+        sharex=True,
+        sharey="row",
     )
-    return draw_curves(plot)
 
 
 def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvbench.records import ResultsFolder, Timing
 from kvbench.records.lines import Warn
-from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.experiments import Experiments
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
@@ -132,8 +132,7 @@ def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[
     rows = load_table(source, (*COLUMNS, "metric"), warn, where).to_pylist()
     rows = [row for row in rows if row["metric"] == "seconds_per_token"]
     if not rows:
-        if not has_lines(source, Timing):
-            raise no_lines(source, Timing, "only kvbench run task=efficiency writes them")
+        check_lines(source, Timing, "only kvbench run task=efficiency writes them")
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
     timings = grouped(lines_beside(source, Timing, warn).values(), lambda timing: timing.cell)
     describe = describer(source)

@@ -88,7 +88,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("heads makes one table: name one model and one value of each score setting and policy setting")
     planned = plan(cells, set())
     measured = measure(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
-    file_to(flags.output, measured.write)
+    with file_to(flags.output) as path:
+        measured.write(path)
     layers, heads = measured.shape
     kind = "query" if flags.queries else "KV"
     tell(f"{flags.output}: {layers} layers of {heads} {kind} heads of model {measured.model}")

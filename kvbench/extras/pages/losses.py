@@ -179,12 +179,15 @@ def _table(model: str, task: str, tokens: int | None, losses: list[Loss]) -> Tab
 
 
 def _line(loss: Loss, labels: int) -> TableRow:
-    n, per_head, this_set, difference, p, p_holm, _, _, detectable, _, verdict = figures(loss.difference)
+    of_difference = figures(loss.difference)
+    compared = [of_difference[head] for head in ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "MDE")]
+    verdict = of_difference["verdict"]
     page = f"{loss.page} {loss.page_score}" if loss.page_score != SETTINGS["page_score"] else f"{loss.page}"
     share = f"{loss.share} {loss.share_score}" if loss.share_score != SETTINGS["share_score"] else loss.share
     kept = "" if loss.kept is None or loss.kept_per_head is None else f"{loss.kept_per_head:.1f}, {loss.kept:.1f}"
     sizes = (loss.bytes_per_head, loss.bytes)
     held = ", ".join("?" if number is None else size([number]) for number in sizes) if any(sizes) else ""
-    texts = (n, per_head, this_set, difference, p, p_holm, detectable, kept, held)
     texts_of_labels = (loss.policy, loss.score or "", loss.budget, page, share, loss.setting or "")
-    return TableRow(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, ""))))
+    return TableRow(
+        texts_of_labels[:labels], (*map(Figure, (*compared, kept, held)), Figure(verdict, tone=TONES.get(verdict, "")))
+    )

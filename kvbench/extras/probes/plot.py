@@ -12,8 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.extras.probes.table import Mean, means_of
 from kvbench.report.plots import canvas
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
-from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
+from kvbench.report.plots.curves import Panel, Trace, draw_curves
+from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
@@ -54,14 +54,13 @@ def _heat_maps(means: Sequence[Mean], note: str) -> Figure:
         for mean in members:
             grid[layers.index(mean.keys["layer"]), heads.index(mean.keys["head"])] = mean.mean
         numbers.append(grid)
-    plot = HeatMaps(
+    return draw_heat_maps(
         heading=f"{means[0].keys['probe']}, {common}\n{_samples(means)}" + f"\n{note}" * bool(note),
         grids=[Grid(title, grid, layers, heads) for title, grid in zip(panel_titles, numbers, strict=True)],
         row="layer",
         column="KV head",
         size=(1.3 + max(0.3 * len(heads), 1.2), 0.85 + max(0.16 * len(layers), 0.9)),
     )
-    return draw_heat_maps(plot)
 
 
 def _curves(means: Sequence[Mean], note: str) -> Figure:
@@ -92,7 +91,7 @@ def _curves(means: Sequence[Mean], note: str) -> Figure:
         return Trace(sorted(points, key=lambda point: point[0]), style, intervals="bars")
 
     heading = f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(means)}{bars}"
-    plot = CurvePlot(
+    return draw_curves(
         heading=heading + f"\n{note}" * bool(note),
         panels=[
             Panel(
@@ -105,9 +104,8 @@ def _curves(means: Sequence[Mean], note: str) -> Figure:
         ],
         labels=marks.names if len(cells) > 1 else (),
         scale=_scale_windows if x == "window" else lambda axes: None,
-        layout={"sharey": len({mean.keys["quantity"] for mean in means}) == 1},
+        sharey=len({mean.keys["quantity"] for mean in means}) == 1,
     )
-    return draw_curves(plot)
 
 
 def _scale_windows(axes: Sequence[Axes]) -> None:

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
-from kvbench.report.stats.extremes import extreme
-from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE
+from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE, extreme
 from kvbench.support.quantity import count_noun, duration, size
 
 Verdict = Literal["not worse", "inconclusive", "not needed", "worse", "failed", "too large"]

@@ -22,7 +22,6 @@ from kvbench.extras.view.rendered import rendered
 from kvbench.records import ResultsFolder, Row, read_processes
 from kvbench.records.lines import listed
 from kvbench.report.charts import QUANTITIES, measured, names_of
-from kvbench.report.codes import versions
 from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
@@ -30,6 +29,7 @@ from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.formats.data import write_json
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
+from kvbench.report.row_warnings import versions
 from kvbench.report.rows import code_reader, describer, load_table
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.stats.verdicts import INCONCLUSIVE

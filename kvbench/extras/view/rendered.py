@@ -12,8 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from kvbench.report.colours import COLOURS, DARK
-from kvbench.report.formats.html import template
-from kvbench.report.formats.style import style
+from kvbench.report.formats.html import style, template
 
 PLOTLY = "plotly-basic.min.js"
 """The bundle of plotly.js 4.1.1 that has lines, bars and pies: a quarter of the whole, so that a page is small."""

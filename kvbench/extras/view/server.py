@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from kvbench.extras.view.live_page import LivePage
 from kvbench.extras.view.query import Query
 from kvbench.extras.view.rendered import PLOTLY, script_of, text_of
-from kvbench.report.formats.style import style
+from kvbench.report.formats.html import style
 from kvbench.support.errors import MissingFile, UserError
 
 IDLE_SECONDS = 30

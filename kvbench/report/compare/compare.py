@@ -8,9 +8,8 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 2^(4 - p) with p explicit bits of the significand. It is held against the ``top2_margin`` of a row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
 from typing import Any
 
 from kvbench.records import Row
@@ -38,12 +37,7 @@ _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
 )
-_FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
-_RARE: Mapping[str, Callable[["Difference"], Any]] = {
-    "only A:B": lambda line: line.only_a is not None,
-    "McNemar": lambda line: line.mcnemar is not None,
-    "near-ties": lambda line: line.noisy,
-}
+_RARE = ("only A:B", "McNemar", "near-ties")
 """Columns that are left out where no line has anything to show in them."""
 _PLAIN = ("model", "task", "policy", "score")  # columns whose values need no name
 _NAMED = 20  # lines of what one side lacks that are named
@@ -123,38 +117,38 @@ def compare(
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
     pairing = pair(a, b) if pairing is None else pairing
-    hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
+    pairs = tuple(both for match in pairing.matches for both in match.rows)
+    hashes = [(row.prompt_sha256, other.prompt_sha256) for row, other in pairs]
     different = sum(None not in both and both[0] != both[1] for both in hashes)
-    notes = [
-        f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
-        "cells."
-    ] * bool(different) + settings_that_differ(pairing, a, b, "A", "B")
-    lines = [_line(match, a, b, resamples) for match in pairing.matches]
-    overall: _Line | None = None
-    matches = [match for match in pairing.matches if match.rows]
-    if any(SETTING in match.key for match in matches):
+    notes = []
+    if different:
+        notes.append(
+            f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
+            "cells."
+        )
+    notes += settings_that_differ(pairing, a, b, "A", "B")
+    matches = [*pairing.matches]
+    filled = [match for match in matches if match.rows]
+    if any(SETTING in match.key for match in filled):
         notes.append("No overall line: lines differ in settings that their columns do not say.")
-    elif len(matches) > 1:
-        rows = tuple(pair for match in matches for pair in match.rows)
+    elif len(filled) > 1:
         try:
-            line, paired = _line(Match({}, rows, (), rows), a, b, resamples)
-            overall = replace(line, metric=" ".join(sorted({row.metric or "value" for row, _ in rows}))), paired
+            Paired.of(pairs)
+            matches.append(Match({}, pairs, (), pairs))
         except UserError as error:  # values without a common unit
             notes.append(f"No overall line: {error}.")
-    all_lines = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
-    describe = {
-        row.cell: side.describe
-        for pairs in matches
-        for both in pairs.rows
-        for row, side in zip(both, (a, b), strict=True)
-    }
+    lines = judged(matches, a, b, alpha, relevant, resamples)
+    overall = None
+    if len(lines) > len(pairing.matches):
+        overall = replace(lines.pop(), metric=" ".join(sorted({row.metric or "value" for row, _ in pairs})))
+    describe = {row.cell: side.describe for both in pairs for row, side in zip(both, (a, b), strict=True)}
     return Comparison(
         a=a.name,
         b=b.name,
         windows=windows(describe, lambda cell: describe[cell](cell)),
         compared=pairing.compared,
-        lines=tuple(all_lines[: len(lines)]),
-        overall=all_lines[-1] if overall else None,
+        lines=tuple(lines),
+        overall=overall,
         alpha=alpha,
         relevant=relevant,
         notes=tuple(notes),
@@ -164,63 +158,42 @@ def compare(
 def judged(
     matches: Sequence[Match], a: Side, b: Side, alpha: float, relevant: float, resamples: int
 ) -> list[Difference]:
-    """Return one line per match, with tests, Holm's correction over all of them, and verdicts. Arguments as of
-    `compare`.
-    """
-    return _judged([_line(match, a, b, resamples) for match in matches], alpha, relevant)
-
-
-_Line = tuple[Difference, Paired | None]
-
-
-def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
-    if not match.rows:
-        metric = next((row.metric for rows in match.both for row in rows if row.metric), None)
-        return Difference(key=match.key, metric=metric, rate=True, n=0, clusters=0, unpaired=match.unpaired), None
-    paired = Paired.of(match.rows)
-    limits = interval(paired, resamples)
-    of_a, of_b = cache(a.describe), cache(b.describe)
-    flips = [(could_flip(row, of_a(row.cell)), could_flip(other, of_b(other.cell))) for row, other in match.rows]
-    line = Difference(
-        key=match.key,
-        metric=match.rows[0][0].metric,
-        rate=paired.rate,
-        **estimates(paired, limits),
-        interval=limits.method,
-        noisy=None if all(flip is None for pair in flips for flip in pair) else sum(any(pair) for pair in flips),
-        unpaired=match.unpaired,
-    )
-    if paired.binary and paired.independent:
-        only_a, only_b = int((paired.difference < 0).sum()), int((paired.difference > 0).sum())
-        line = replace(line, only_a=only_a, only_b=only_b, mcnemar=mcnemar(only_a, only_b))
-    return line, paired
-
-
-def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Difference]:
-    """Return the lines with tests and verdicts; the family of the correction is those that have paired rows."""
-    family = [paired for _, paired in lines if paired is not None]
+    """Return one line per match, judged together: Holm's correction is over all. Arguments as of `compare`."""
+    family = [Paired.of(match.rows) for match in matches if match.rows]
     strictest = alpha / max(1, len(family))
     tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
-    p_holm, p_equivalent = (
-        holm([test.p for test in tests]),
-        holm([_p_equivalent(paired, relevant) for paired in family]),
-    )
-    results = iter(zip(tests, p_holm, p_equivalent, strict=True))
-    with_tests = []
-    for line, paired in lines:
-        if paired is not None:
-            test, of_line, equal = next(results)
-            line = replace(
-                line,
-                p=test.p,
-                p_method=test.method,
-                p_holm=of_line,
-                p_equivalent=equal,
-                detectable=detectable(paired, strictest),
-                verdict=_verdict(paired, of_line, equal, alpha),
-            )
-        with_tests.append(line)
-    return with_tests
+    p_holm = holm([test.p for test in tests])
+    p_equivalent = holm([_p_equivalent(paired, relevant) for paired in family])
+    results = zip(family, tests, p_holm, p_equivalent, strict=True)
+    lines = []
+    for match in matches:
+        if not match.rows:
+            metric = next((row.metric for rows in match.both for row in rows if row.metric), None)
+            none = Difference(key=match.key, metric=metric, rate=True, n=0, clusters=0, unpaired=match.unpaired)
+            lines.append(none)
+            continue
+        paired, test, of_line, equal = next(results)
+        limits = interval(paired, resamples)
+        line = Difference(
+            key=match.key,
+            metric=match.rows[0][0].metric,
+            rate=paired.rate,
+            **estimates(paired, limits),
+            interval=limits.method,
+            p=test.p,
+            p_method=test.method,
+            p_holm=of_line,
+            p_equivalent=equal,
+            detectable=detectable(paired, strictest),
+            noisy=_near_ties(match, a, b),
+            verdict=_verdict(paired, of_line, equal, alpha),
+            unpaired=match.unpaired,
+        )
+        if paired.binary and paired.independent:
+            only_a, only_b = int((paired.difference < 0).sum()), int((paired.difference > 0).sum())
+            line = replace(line, only_a=only_a, only_b=only_b, mcnemar=mcnemar(only_a, only_b))
+        lines.append(line)
+    return lines
 
 
 def _p_equivalent(paired: Paired, margin: float) -> float:
@@ -234,10 +207,17 @@ def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -
     return EQUIVALENT if p_equivalent <= alpha else INCONCLUSIVE
 
 
+def _near_ties(match: Match, a: Side, b: Side) -> int | None:
+    """Return how many questions numeric noise could flip; None if that is known of no answer."""
+    sides = [
+        [could_flip(row, side.describe(row.cell)) for row, side in zip(both, (a, b), strict=True)]
+        for both in match.rows
+    ]
+    return None if all(flip is None for both in sides for flip in both) else sum(any(both) for both in sides)
+
+
 def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
-    """Return whether the margin of an answer is below the step of its cell's dtype; None if margin or dtype is
-    unknown.
-    """
+    """Return whether the margin of an answer is below the step of its cell's dtype; None if one is unknown."""
     model = (description or {}).get("model")
     step = STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
     return None if step is None or row.top2_margin is None else row.top2_margin < step
@@ -245,10 +225,9 @@ def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
 
 def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
     """Return one line that names the settings in which paired cells differ, beside those that are compared; or none."""
-    describe_a, describe_b = cache(a.describe), cache(b.describe)
     names: set[str] = set()
     for cells in {(row.cell, partner.cell) for match in pairing.matches for row, partner in match.rows}:
-        descriptions = [describe_a(cells[0]), describe_b(cells[1])]
+        descriptions = [a.describe(cells[0]), b.describe(cells[1])]
         if None not in descriptions and cells[0] != cells[1]:
             names |= differences(descriptions)
     compared = {*pairing.compared, *(f"{group}.name" for group in pairing.compared)}
@@ -279,17 +258,29 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
 
 def report_of(comparison: Comparison) -> Report:
-    """Return a comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
-    texts, not_compared = notes(comparison)
+    """Return a comparison as a table of what tells its lines apart and their figures, for programs with all columns.
+
+    Lines that one side lacks are in no table.
+    """
     names = _varying(comparison)
-    heads = [name for name in _FIGURES if name not in _RARE or any(map(_RARE[name], comparison.all_lines))]
+    lines = [(line, figures(line)) for line in comparison.all_lines]
+    empty = [head for head in _RARE if all(texts[head] in ("", "0") for _, texts in lines)]
+    heads = [head for head in lines[0][1] if head not in empty]
+    shown = []
+    for line, texts in lines:
+        labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
+        if line is comparison.overall and labels:
+            labels[0] = "overall"
+        row = TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
+        shown += [] if _only_on(line) else [row]
+    explained, not_compared = notes(comparison)
     table = Table.of(
         names,
         heads,
-        _lines(comparison, names, heads),
+        shown,
         title=title(comparison),
         caption=(comparison.windows,),
-        notes=tuple(texts),
+        notes=tuple(explained),
         errors=tuple(not_compared),
         align="r" * (len(heads) - 1) + "l",
     )
@@ -304,41 +295,32 @@ def title(comparison: Comparison) -> str:
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[TableRow]:
-    """Rates in points, of each line the figures `heads`; lines that one side lacks are left out."""
-    lines = []
-    for line in comparison.all_lines:
-        if _only_on(line):
-            continue
-        labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
-        if line is comparison.overall and labels:
-            labels[0] = "overall"
-        texts: dict[str, str] = dict(zip(_FIGURES, figures(line), strict=True))
-        lines.append(
-            TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
-        )
-    return lines
-
-
 def p_text(value: float | None) -> str:
     """Return a p with four decimals; "" for none."""
     return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def figures(line: Difference) -> list[str]:
-    """Return the texts of ``_FIGURES``."""
+def figures(line: Difference) -> dict[str, str]:
+    """Return the texts of a line by their heads; rates in points."""
     factor, digits = (100.0, 1) if line.rate else (1.0, 4)
 
     def number(value: float | None, sign: str = "") -> str:
         return "" if value is None else f"{factor * value:{sign}.{digits}f}"
 
-    n = str(line.n) if line.clusters == line.n else f"{line.n} ({line.clusters} contexts)"
     limits = f" [{number(line.low, '+')}, {number(line.high, '+')}]" if line.low is not None else ""
-    means = [number(line.mean_a), number(line.mean_b), number(line.difference, "+") + limits]
-    discordant = "" if line.only_a is None else f"{line.only_a}:{line.only_b}"
-    near_ties = "" if line.noisy is None else str(line.noisy)
-    tests = [p_text(line.p), p_text(line.p_holm), discordant, p_text(line.mcnemar)]
-    return [n, *means, *tests, number(line.detectable), near_ties, line.verdict]
+    return {
+        "n": str(line.n) if line.clusters == line.n else f"{line.n} ({line.clusters} contexts)",
+        "A": number(line.mean_a),
+        "B": number(line.mean_b),
+        "B - A [95 %]": number(line.difference, "+") + limits,
+        "p": p_text(line.p),
+        "p Holm": p_text(line.p_holm),
+        "only A:B": "" if line.only_a is None else f"{line.only_a}:{line.only_b}",
+        "McNemar": p_text(line.mcnemar),
+        "MDE": number(line.detectable),
+        "near-ties": "" if line.noisy is None else str(line.noisy),
+        "verdict": line.verdict,
+    }
 
 
 def notes(comparison: Comparison) -> tuple[list[str], list[str]]:

@@ -24,7 +24,6 @@ from kvbench.report.compare.losses import (
     MIN_EFFECT,
     Effects,
     LossTest,
-    grouped_cells,
     is_tested,
     large_losses,
     loss_tests,
@@ -34,6 +33,7 @@ from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired_tests import ALPHA
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, numbered, size
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
@@ -130,17 +130,19 @@ def check(
         raise UserError(f"kept={kept}: allowed: kept=fail, kept=note")
     pairing = pair(baseline, current, strict=True)
     names = _names(pairing.matches)
+    cells = list(zip(names, pairing.matches, strict=True))
     groups = _groups(pairing.matches, names, by)
     findings: list[Finding] = []
     undecided: list[Finding] = []
     notes: list[str] = []
     without_baseline = 0
-    for match, where in zip(pairing.matches, names, strict=True):
-        without = _without_baseline(match, where)
-        undecided += without
-        without_baseline += sum(len(finding.samples) for finding in without)
-        findings += _present(match, where, notes)
-        if not match.rows and not without and not (findings and findings[-1].where == where):
+    for where, match in cells:
+        lost, new, gone = _presence(match, where)
+        findings += lost
+        undecided += new
+        notes += gone
+        without_baseline += sum(len(finding.samples) for finding in new)
+        if not (match.rows or lost or new):
             undecided.append(Finding("present", where, (), "no row has a value on both sides"))
         for name in _COLUMNS:
             if changed := [(row, other) for row, other in match.both if _fails(name, row, other)]:
@@ -150,18 +152,19 @@ def check(
                     notes.append(f"{name}: {finding}")
                 else:
                     findings.append(finding)
-    tests, pooled = loss_tests(grouped_cells(pairing.matches, names, groups), alpha, min_effect, alarm)
+    by_test = grouped(cells, lambda cell: groups.get(cell[0], cell[0]))
+    members = [(where, [match for _, match in tested]) for where, tested in by_test.items()]
+    tests, pooled = loss_tests(members, alpha, min_effect, alarm)
     for test in [*tests, *([pooled] if pooled else [])]:
         if test.is_worse or test.is_large:
             findings.append(Finding("regression", test.where, test.lost, _loss(test)))
         elif test.is_undecided:
             undecided.append(Finding("regression", test.where, (), _blind(test)))
     if groups:
-        large = large_losses(list(zip(names, pairing.matches, strict=True)), alpha, alarm)
         failing = {finding.where for finding in findings}
         findings += [
             Finding("regression", test.where, test.lost, _loss(test))
-            for test in large
+            for test in large_losses(cells, alpha, alarm)
             if not {test.where, groups[test.where]} & failing
         ]
     rows = [row for match in pairing.matches for row, _ in match.both if row.error is None]
@@ -173,13 +176,12 @@ def check(
             f"not tested: {count_noun(timed, 'cell')} of seconds, whose noise is that of a run (report history)"
         )
     notes += settings_that_differ(pairing, baseline, current, "baseline", "current run")
-    both = list(zip(pairing.matches, names, strict=True))
     return Gate(
         baseline=baseline.name,
         current=current.name,
         cells=tuple(names),
         groups=groups,
-        checked={name: tuple(where for match, where in both if _applies(name, match)) for name in CHECKS},
+        checked={name: tuple(where for where, match in cells if _applies(name, match)) for name in CHECKS},
         tests=tuple(tests),
         pooled=pooled,
         findings=tuple(sorted(findings, key=lambda finding: CHECKS.index(finding.check))),
@@ -217,44 +219,38 @@ def _groups(matches: Sequence[Match], names: Sequence[str], by: Sequence[str]) -
     return {name: " ".join(texts) for name, texts in zip(names, values, strict=True)} if by else {}
 
 
-def _without_baseline(match: Match, where: str) -> list[Finding]:
-    """Rows and values of the run that the baseline lacks: they cannot be judged."""
+def _presence(match: Match, where: str) -> tuple[list[Finding], list[Finding], list[str]]:
+    """Return what the run lost of the baseline, what the baseline lacks of the run, and a note on what both lack."""
     groups = counted(match.unpaired)
-    unusable_in_run = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
-    findings = []
+    lacking = {name: {sample for (side, _), each in groups.items() if side == name for sample in each} for name in "AB"}
+    lost: list[Finding] = []
+    new: list[Finding] = []
+    notes = []
     for (side, reason), samples in groups.items():
-        new = tuple(sample for sample in samples if reason == "absent" or sample not in unusable_in_run)
-        if side == "A" and new:
-            count = count_noun(len(new), "row")
-            if reason == "absent":
-                text = f"no baseline of {count}" if match.both else f"the baseline has no such cell, {count}"
-            else:
+        if side == "B":
+            of_run = tuple(sample for sample in samples if sample not in lacking["A"])
+            if of_run:
+                lost.append(Finding("present", where, of_run, _lost_text(match, reason, of_run)))
+            continue
+        of_baseline = tuple(sample for sample in samples if reason == "absent" or sample not in lacking["B"])
+        if of_baseline:
+            count = count_noun(len(of_baseline), "row")
+            if reason != "absent":
                 text = f"{count} {_GONE[reason]}"
-            findings.append(Finding("present", where, new, text))
-    return findings
+            else:
+                text = f"no baseline of {count}" if match.both else f"the baseline has no such cell, {count}"
+            new.append(Finding("present", where, of_baseline, text))
+        both = [sample for sample in samples if sample in lacking["B"]]
+        notes += [f"{_GONE[reason]}, as now: {where}{_named(both)}"] if both and reason in _GONE else []
+    return lost, new, notes
 
 
-def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
-    groups = counted(match.unpaired)
-    bad = {sample for (side, _), samples in groups.items() if side == "A" for sample in samples}
-    unusable_in_run = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
-    findings = []
-    for (side, reason), samples in groups.items():
-        if side == "A":
-            both = [sample for sample in samples if sample in unusable_in_run]
-            notes += [f"{_GONE[reason]}, as now: {where}{_named(both)}"] if both and reason in _GONE else []
-            continue
-        lost = tuple(sample for sample in samples if sample not in bad)
-        if not lost:
-            continue
-        count = count_noun(len(lost), "row")
-        if reason == "absent":
-            text = f"{count} missing" if match.both else f"the cell is missing, {count}"
-        else:
-            row = next(other for _, other in match.both if other.sample == lost[0])
-            text = f"{count} failed: {' '.join(row.error.split())[:200]}" if row.error else f"{count} without a value"
-        findings.append(Finding("present", where, lost, text))
-    return findings
+def _lost_text(match: Match, reason: str, samples: Sequence[int]) -> str:
+    count = count_noun(len(samples), "row")
+    if reason == "absent":
+        return f"{count} missing" if match.both else f"the cell is missing, {count}"
+    row = next(other for _, other in match.both if other.sample == samples[0])
+    return f"{count} failed: {' '.join(row.error.split())[:200]}" if row.error else f"{count} without a value"
 
 
 def _loss(test: LossTest) -> str:

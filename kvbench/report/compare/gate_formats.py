@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from kvbench.report.compare.gate import CHECKS, FAILED, PASSED, Finding, Gate
-from kvbench.report.compare.losses import ALL_CELLS, LossTest
+from kvbench.report.compare.losses import ALL_CELLS
 from kvbench.report.formats.markdown import escaped, markdown_table, table_lines
 from kvbench.report.formats.table import Table, TableRow
 from kvbench.report.formats.text import plain_lines
@@ -61,13 +61,10 @@ def _table(gate: Gate) -> Table:
     heads = ["n", "prompts", "baseline", "current", "change", "one-sided p", "shows from", "verdict"]
     lines = []
     for test in [*first, *tests][:_LISTED]:
-        numbers = [str(test.n), str(test.prompts), *test.figures, f"{test.p:.2g}", _shows(test)]
+        smallest = "nothing" if test.smallest is None else test.number(test.smallest)
+        numbers = [str(test.n), str(test.prompts), *test.figures, f"{test.p:.2g}", smallest]
         lines.append(TableRow.of([test.where], [*numbers, gate.verdict_of(test.where)]))
     return Table.of(["cell"], heads, lines, align="rrrrrrrl")
-
-
-def _shows(test: LossTest) -> str:
-    return "nothing" if test.smallest is None else test.number(test.smallest)
 
 
 def _more(gate: Gate, indent: str) -> list[str]:

@@ -5,7 +5,7 @@ The unit is the prompt: questions that share a context are one, and so are the a
 are one more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,9 +163,7 @@ def _test(
     alarm: float,
     lost: tuple[int, ...],
 ) -> LossTest:
-    """``correlation``: of the answers to one prompt. Those of one cell to questions about a context may be lost at
-    once.
-    """
+    """Return the test. correlation: of the answers to one prompt; those of one cell may be lost at once."""
     p, threshold, is_worse = outcome
     smallest, share = None, None
     if 2.0**-paired.clusters <= threshold:
@@ -207,15 +205,3 @@ def _noise(cells: Sequence[Paired]) -> float:
     changes = np.concatenate([paired.difference for paired in rates])
     squares = [float((np.maximum(side, 0.0) ** 2).mean()) for side in (changes, -changes)]
     return round(min(squares), 4)
-
-
-def grouped_cells(
-    matches: Sequence[Match], names: Sequence[str], group_of: Mapping[str, str]
-) -> list[tuple[str, list[Match]]]:
-    """Return the matches of each test, by its name. ``group_of``: the name of a cell's group; empty where each is
-    tested alone.
-    """
-    groups: dict[str, list[Match]] = {}
-    for match, name in zip(matches, names, strict=True):
-        groups.setdefault(group_of.get(name, name), []).append(match)
-    return list(groups.items())

@@ -89,14 +89,6 @@ class Pairing:
     compared: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def _value(name: str, row: Row, side: Side) -> Any:
-    """Return the value of a column of the row, or of a setting of its cell."""
-    if "." not in name:
-        return getattr(row, name)
-    value = flat(side.describe(row.cell)).get(name)
-    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
-
-
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
 
@@ -195,38 +187,35 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     names: set[str] = set()
     for side in (a, b):
         keys, experiments = _keys(side, shared), Experiments((CODE,), side.describe)
-        cells: dict[tuple, set[str]] = {}
-        for row in side.rows:
-            cells.setdefault((keys[row.cell], row.sample), set()).add(row.cell)
-        for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
-            names |= differences([side.describe(cell) for cell in sorted(group)])
+        same_place = grouped(side.rows, lambda row, keys=keys: (keys[row.cell], row.sample)).values()
+        for cells in {frozenset(row.cell for row in rows) for rows in same_place}:
+            names |= differences([side.describe(cell) for cell in cells])
         for line in grouped(keys, keys.__getitem__).values():
             names |= {*experiments.differing(line)}
-    firsts = [list({row.cell: row for row in side.rows}.values()) for side in (a, b)]
-    return [
-        name
-        for name in sorted(names)
-        if "." in name and {_value(name, row, a) for row in firsts[0]} & {_value(name, row, b) for row in firsts[1]}
-    ]
+    settings = (name for name in sorted(names) if "." in name)
+    return [name for name in settings if {*_keys(a, [name]).values()} & {*_keys(b, [name]).values()}]
 
 
 def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
     """Return the settings of tasks that differ between cells of one line, as far as both describe them."""
-    lines: dict[tuple, list[Mapping[str, Any] | None]] = {}
+    placed = []
     for side in (a, b):
         settings = Experiments((CODE,), side.describe).settings
-        for cell, key in _keys(side, shared).items():
-            lines.setdefault(key, []).append(settings(cell))
-    names: set[str] = set()
-    for cells in lines.values():
-        names |= {name for other in cells for name in unlike(cells[0], other)}
+        placed += [(key, settings(cell)) for cell, key in _keys(side, shared).items()]
+    lines = grouped(placed, lambda cell: cell[0]).values()
+    names = {name for (_, first), *others in lines for _, other in others for name in unlike(first, other)}
     return {name for name in names if name.startswith("task.")}
 
 
 def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
     """Return the values of these columns and settings by cell."""
+
+    def value(name: str, row: Row) -> Any:
+        setting = getattr(row, name) if "." not in name else flat(side.describe(row.cell)).get(name)
+        return setting if isinstance(setting, (str, int, float, bool, type(None))) else repr(setting)
+
     firsts = {row.cell: row for row in reversed(side.rows)}
-    return {cell: tuple(_value(name, row, side) for name in names) for cell, row in firsts.items()}
+    return {cell: tuple(value(name, row) for name in names) for cell, row in firsts.items()}
 
 
 def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:

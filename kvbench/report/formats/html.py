@@ -1,5 +1,6 @@
-"""Tables as one HTML page that needs no network, and the templates of all pages."""
+"""Tables as one HTML page that needs no network, and the templates and the style sheet of all pages."""
 
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, TextIO
 
@@ -11,23 +12,20 @@ if TYPE_CHECKING:
 
 
 def write_html(report: Report, out: TextIO) -> None:
-    """Write a report; best values are bold, the second ones underlined."""
-    out.write(_rendered(report, whole=True) + "\n")
+    """Write a report as a page."""
+    out.write(html_text(report) + "\n")
 
 
-def fragment(report: Report) -> str:
-    """Return the same without head and style, as a part of another page."""
-    return _rendered(report, whole=False)
+def html_text(report: Report, whole: bool = True) -> str:
+    """Return a report as a page, with the best values bold and the second ones underlined.
 
-
-def _rendered(report: Report, whole: bool) -> str:
+    whole: with head and style; if not, it is a part of another page.
+    """
     return template(__package__ or "", "report.html.j2").render(report=report, head_rows=head_rows, whole=whole)
 
 
 def template(package: str, name: str) -> "Template":
-    """Return a template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable`
-    does.
-    """
+    """Return a template of a package. What it is given is escaped, and printed by `printable`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # late, as most commands render no page
 
     def shown(value: object) -> object:
@@ -38,3 +36,9 @@ def template(package: str, name: str) -> "Template":
         loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown
     )
     return environment.get_template(name)
+
+
+@cache
+def style() -> str:
+    """Return the style sheet of all pages."""
+    return (files(__package__ or "") / "page.css").read_text("utf-8")

@@ -74,9 +74,7 @@ def _label(text: str) -> str:
 
 
 def _figure(figure: Figure, shape: Shape | None) -> str:
-    """Return a number for an S column, where other text is in braces; or the text of another column (without a
-    shape).
-    """
+    """Return a number for an S column, other text of it in braces; without a shape, a text."""
     note = escaped(figure.note.strip())
     if not figure.mean:
         return f"{{{note}}}" if note else ""

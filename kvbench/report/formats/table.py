@@ -124,8 +124,6 @@ def runs(heads: Sequence[Sequence[str]], level: int, groups: int) -> Iterator[Se
 
 
 def head_rows(heads: Sequence[Sequence[str]], groups: int) -> list[list[tuple[str, int]]]:
-    """Return the levels of heads that say anything: each head, and how many columns share it (in the first `groups`
-    ones).
-    """
+    """Return the levels of heads that say anything: each head, and how many columns share it."""
     levels = [level for level in range(len(heads[0]) if heads else 0) if any(head[level] for head in heads)] or [0]
     return [[(heads[run[0]][level], len(run)) for run in runs(heads, level, groups)] for level in levels]

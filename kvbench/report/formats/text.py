@@ -89,9 +89,7 @@ def _apart(parts: Iterable[list[Spans]]) -> list[Spans]:
 
 
 def table_lines(table: Table, width: int | None) -> list[Spans]:
-    """Return the lines of one table, none longer than ``width`` unless a single column is; spans of text with their
-    style.
-    """
+    """Return the lines of one table in spans, none longer than ``width`` unless a single column is."""
     caption = table.caption_with(f"{BEST} best", f"{SECOND} second")
     head = folded(table.title, width, "bold") if table.title else []
     head += folded(caption, width) if caption else []
@@ -100,7 +98,7 @@ def table_lines(table: Table, width: int | None) -> list[Spans]:
         levels = len(table.heads[0]) - 1 if table.heads else 0
         asides = [line.aside for line in table.lines]
         columns.append(Column((table.aside, *[""] * levels), asides, ">", ["dim"] * len(asides)))
-    parts = [head, _text_grid([_labels(table)], columns, width, table.groups, table.rules)]
+    parts = [head, _text_grid(_labels(table), columns, width, table.groups, table.rules)]
     notes = [line for note in table.notes for line in folded(note, width, "dim")]
     for i, error in enumerate(table.errors):
         notes += folded(error, width, "red", "  " if i else "", "    ")
@@ -153,25 +151,25 @@ def _figures(table: Table, index: int) -> Column:
 
 
 def _text_grid(
-    labels: Sequence[Column], columns: Sequence[Column], width: int | None, groups: int, rules: Collection[int]
+    labels: Column, columns: Sequence[Column], width: int | None, groups: int, rules: Collection[int]
 ) -> list[Spans]:
     """Aligned lines; columns that do not fit into ``width`` come in blocks below, each beside the labels.
 
     The first ``groups`` levels of heads stand once over neighbours that share them. ``rules``: how many lines stand
     above each rule.
     """
-    wide, narrow = (_width([*labels, *columns], gap, groups) for gap in (2, 1))
+    wide, narrow = (_width([labels, *columns], gap, groups) for gap in (2, 1))
     gap = 2 if width is None or wide <= width or narrow > width else 1
-    blocks = [[*labels]]
+    blocks = [[labels]]
     for _, members in groupby(columns, key=lambda column: tuple(column.heads[:groups]) if groups else id(column)):
         unit = list(members)
-        together = width is None or _width([*labels, *unit], gap, groups) <= width
+        together = width is None or _width([labels, *unit], gap, groups) <= width
         for part in [unit] if together else [[column] for column in unit]:
             is_full = width is not None and _width([*blocks[-1], *part], gap, groups) > width
-            if is_full and len(blocks[-1]) > len(labels):
-                blocks.append([*labels])
+            if is_full and len(blocks[-1]) > 1:
+                blocks.append([labels])
             blocks[-1] += part
-    first = len(labels) if len(blocks) > 1 else 0
+    first = 1 if len(blocks) > 1 else 0
     return _apart(list(_block_lines(block, first, gap, groups, rules)) for block in blocks)
 
 

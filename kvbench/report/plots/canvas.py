@@ -1,7 +1,6 @@
 """Figures with a heading and small multiples, the style of their lines, and their files: same picture, same bytes.
 
-A method has the same colour and marker in all figures (`kvbench.report.colours`). Labels stand outside the axes, beside
-the ends of lines: what is inside and has a colour is data.
+A method has the same colour and marker in all figures (`kvbench.report.colours`).
 """
 
 import io
@@ -17,18 +16,12 @@ from typing import Any
 
 import matplotlib
 import matplotlib.style
-import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
-from matplotlib.offsetbox import AnnotationBbox, DrawingArea, HPacker, TextArea
-from scipy.optimize import isotonic_regression
 
 from kvbench.report.colours import looks
 from kvbench.report.output import file_to
-from kvbench.report.plots.covered import show_covered
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
@@ -37,12 +30,8 @@ Point = tuple[float, float, float | None, float | None]
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24
 LABEL_POINTS = 6.5
-LABEL_PLACE = 1.07
-"""Where labels begin at the right of a panel, as a share of its width."""
 HANDLE = 20.0
 """Typographic points of the piece of a line that stands before its label."""
-LEADER = {"arrowstyle": "-", "color": "#a0a0a0", "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 0}
-"""What leads from a label to the end of its line: thinner than any data, and below it."""
 COINCIDING = "rings: coinciding points"
 _STYLE = Path(__file__).with_name("kvbench.mplstyle")
 _NO_DATE: Mapping[str, dict[str, None]] = {
@@ -79,7 +68,8 @@ def check_file(out: Path | None) -> Path:
 
 def save(figure: Figure, out: Path) -> None:
     """Write a figure with all that it shows in the format of the suffix, without date and version."""
-    file_to(out, lambda path: figure.savefig(path, metadata=_NO_DATE[out.suffix], bbox_inches="tight", pad_inches=0.08))
+    with file_to(out) as path:
+        figure.savefig(path, metadata=_NO_DATE[out.suffix], bbox_inches="tight", pad_inches=0.08)
 
 
 def stamped(figure: Figure, word: str) -> Figure:
@@ -152,55 +142,13 @@ def room(labels: Iterable[str]) -> float:
 def label_axes(axis: Axes, x: str, y: str) -> None:
     """Labels where a panel of small multiples shows its ticks: below the last row, left of the first column."""
     axis.set_xlabel(x if has_bottom(axis) else "")
-    axis.set_ylabel(y if is_first(axis) else "")
-
-
-def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -> AxesImage:
-    """Return a heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
-    image = axis.imshow(grid, aspect="auto", interpolation="none", **limits)
-    axis.grid(visible=False)
-    middle = sum(image.get_clim()) / 2
-    for (row, column), value in np.ndenumerate(grid) if grid.size <= most else ():
-        if not np.isnan(value):
-            colour = "white" if value < middle else "black"
-            axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
-    return image
-
-
-def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
-    """Draw a line through points, and the band of the intervals that are known; it may reach beyond the axes.
-
-    One point has a marker and a bar in the place of both.
-    """
-    if len(points) == 1:
-        style = {"marker": ".", **style}
-    axis.plot([x for x, *_ in points], [y for _, y, *_ in points], **style)
-    ends = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
-    if ends:
-        xs, lows, highs = zip(*ends, strict=True)
-        shown: Artist
-        if len(points) == 1:
-            shown = axis.vlines(xs, lows, highs, color=style["color"], linewidth=0.7)
-        else:
-            shown = axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
-        shown.set_in_layout(False)
-
-
-def is_first(axis: Axes) -> bool:
-    """Return whether a panel is the first of its row."""
     place = axis.get_subplotspec()
-    return place is not None and place.is_first_col()
+    axis.set_ylabel(y if place is not None and place.is_first_col() else "")
 
 
 def has_bottom(axis: Axes) -> bool:
     """Return whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
-
-
-def ticks(names: Sequence[object], most: int) -> tuple[range, list[str]]:
-    """Places and labels of at most ``most`` ticks for the squares of a heat map."""
-    step = -(-len(names) // most)
-    return range(0, len(names), step), [str(name) for name in names[::step]]
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
@@ -289,83 +237,3 @@ class Marks:
     def names(self) -> list[str]:
         """Names at the ends of lines."""
         return list(dict.fromkeys(map(self.name, self.labels)))
-
-
-def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Write the label of each line outside the axes, near the height of its end; labels keep apart, and no line moves.
-
-    A panel with rings (`show_covered`) says below what they are.
-    """
-    figure.draw_without_rendering()
-    for axis in axes:
-        axis.autoscale(False)  # what comes now marks places, and is no data
-    for axis in axes:
-        named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
-        lines = [line for line in named if np.isfinite(line.get_xydata()).all(axis=1).any()]
-        of_data = [line for line in lines if line.get_transform() == axis.transData]
-        has_rings = show_covered(axis, of_data, figure.dpi / 72)
-        ends = {}  # equal levels are one
-        for line in lines:
-            places = line.get_transform().transform(line.get_xydata())
-            places = places[np.isfinite(places).all(axis=1)]
-            end = axis.transAxes.inverted().transform(places[-1]).round(4).tolist()
-            ends[str(line.get_label()), *end] = line, len(places) == 1
-        labels: list[tuple[str, list[Line2D], tuple[float, float] | None]]
-        labels = [(label, _handle(*shown), (x, y)) for (label, x, y), shown in ends.items()]
-        if has_rings:
-            labels.append((COINCIDING, _rings(), None))
-        gap = LABEL_POINTS * 1.2 / 72 * figure.dpi / axis.bbox.height
-        heights = _spread([-1.0 if end is None else end[1] for *_, end in labels], gap)
-        for (label, handle, end), height in zip(labels, heights, strict=True):
-            _label(axis, label, handle, end, height)
-
-
-def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: tuple[float, float] | None, height: float) -> None:
-    """Draw a label with its handle beside a panel, and a thin grey line to the end of what it names."""
-    sample = DrawingArea(HANDLE, LABEL_POINTS)
-    for line in handle:
-        line.set_transform(sample.get_transform())
-        sample.add_artist(line)
-    text = TextArea(label, textprops={"fontsize": LABEL_POINTS, "color": "#222222"})
-    place = (LABEL_PLACE, height)
-    beside = AnnotationBbox(
-        HPacker(children=[sample, text], align="center", pad=0, sep=3),
-        end or place,
-        xybox=place,
-        xycoords="axes fraction",
-        boxcoords="axes fraction",
-        box_alignment=(0, 0.5),
-        pad=0,
-        frameon=False,
-        annotation_clip=False,
-        arrowprops=LEADER if end else None,
-        zorder=1.6,
-    )
-    axis.add_artist(beside)
-
-
-def _handle(line: Line2D, is_point: bool) -> list[Line2D]:
-    """Return a short line that looks like another; its marker alone for one point, which no line leads to."""
-    sample = Line2D((0, HANDLE / 2, HANDLE), (LABEL_POINTS / 2,) * 3)
-    sample.update_from(line)
-    sample.set(clip_on=False, linewidth=1, markersize=4, markevery=(1, 3))
-    if is_point:
-        sample.set_linestyle("none")
-    return [sample]
-
-
-def _rings() -> list[Line2D]:
-    """Return two rings around each other."""
-    style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": "#777777"}
-    place = ([HANDLE / 2], [LABEL_POINTS / 2])
-    return [Line2D(*place, markersize=size, markeredgewidth=0.8, **style) for size in (6.5, 3)]
-
-
-def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Return the nearest heights in the same order that are at least ``gap`` apart; in 0..1 if they fit."""
-    order = np.argsort(heights, kind="stable")
-    gaps, top = gap * np.arange(len(heights)), 1 - gap * (len(heights) - 1)
-    nearest = isotonic_regression(np.asarray(heights)[order] - gaps).x
-    spread = np.empty(len(heights))
-    spread[order] = np.clip(nearest, min(0, top / 2), max(top, top / 2)) + gaps
-    return spread.tolist()

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvbench.records import KeptSets
-from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.plots.canvas import colour_bar, label_axes, n_of, panels, titles
-from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
-from kvbench.report.plots.request import Request, cells_of
+from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
+from kvbench.report.plots.plot import Request, cells_of
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -33,8 +33,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
     """
     cells = {cell.cell: cell for cell in cells_of(request.blocks()) if cell.policy != "full"}
-    if not has_lines(request.source, KeptSets):
-        raise no_lines(request.source, KeptSets, "record them with `kvbench run ... results.kept=lengths|positions`")
+    check_lines(request.source, KeptSets, "record them with `kvbench run ... results.kept=lengths|positions`")
     recorded = lines_beside(request.source, KeptSets, request.warn).values()
     chosen = [kept for kept in recorded if kept.cell in cells and (samples is None or kept.sample in samples)]
     if not chosen:
@@ -47,7 +46,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
                 f"cell {cell} has kept sets of different numbers of heads; use one results folder per model"
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
-    common += request.windows(by_cell)
+    common += request.windows({cell: cells[cell].policy for cell in by_cell})
     return common, [Panel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
 
 
@@ -114,13 +113,11 @@ def kept_shares(panel: Panel) -> np.ndarray:
 
 
 def draw_split(request: Request) -> Figure:
-    """Return how a budget was divided: percent of the KV pairs kept in each head; at the right the mean of each
-    layer.
-    """
+    """Return how a budget was divided: percent of the KV pairs kept in each head."""
     common, shown = panels_of(request)
     shares = [head_shares(panel) for panel in shown]
     layers, heads = max(len(grid) for grid in shares), max(grid.shape[1] for grid in shares)
-    plot = HeatMaps(
+    return draw_heat_maps(
         heading=f"{common}\nKV pairs kept in each head (%), {_samples(shown)}; at the right the mean of each layer",
         grids=[
             Grid(
@@ -140,7 +137,6 @@ def draw_split(request: Request) -> Figure:
         most_numbers=100,
         most_ticks=(16, 8),
     )
-    return draw_heat_maps(plot)
 
 
 def head_shares(panel: Panel) -> np.ndarray:

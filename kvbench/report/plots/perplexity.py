@@ -11,12 +11,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records import Curve
 from kvbench.records.lines import Warn
-from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
-from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
+from kvbench.report.plots.curves import Panel, Trace, draw_curves
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
@@ -38,8 +38,8 @@ def draw(request: Request) -> Figure:
             raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
-    cells = {cell.cell for cell in cells_of(blocks)}
-    recorded = read_curves(request.source, cells, request.warn)
+    cells = {cell.cell: cell.policy for cell in cells_of(blocks)}
+    recorded = read_curves(request.source, cells.keys(), request.warn)
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
@@ -67,7 +67,7 @@ def draw(request: Request) -> Figure:
             if (curves := curves_of.get(cell.cell))
         ]
 
-    plot = CurvePlot(
+    return draw_curves(
         heading=f"{common}\n{note}",
         panels=[
             Panel(
@@ -80,9 +80,9 @@ def draw(request: Request) -> Figure:
         ],
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=_scale,
-        layout={"sharey": True, "sharex": True},
+        sharey=True,
+        sharex=True,
     )
-    return draw_curves(plot)
 
 
 def points(curves: Sequence[Curve], intervals: bool = True) -> list[Point]:
@@ -138,6 +138,5 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 def read_curves(source: Source, cells: Set[str], warn: Warn) -> list[Curve]:
     """Return the curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
-    if not has_lines(source, Curve):
-        raise no_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
+    check_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
     return [curve for (cell, _), curve in lines_beside(source, Curve, warn).items() if cell in cells]

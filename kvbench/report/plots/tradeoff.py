@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, Point, titles
-from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
-from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.plots.curves import Panel, Trace, draw_curves
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
@@ -49,6 +49,7 @@ def draw(request: Request) -> Figure:
     shown: list[tuple[Block, str | None]] = [(block, None) for block in blocks]
     if crowded:
         shown = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
+    policies = {cell.cell: cell.policy for cell in cells}
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     if all(_AXES[x][1](cell) is None for cell in cells):
         raise NothingSelected(f"no selected row says x={x}: the run that wrote them did not measure it")
@@ -65,14 +66,14 @@ def draw(request: Request) -> Figure:
         if all(cell.rate for cell in cells):
             axes[0].set_ylim(PERCENT)
 
-    plot = CurvePlot(
-        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(cell.cell for cell in cells)}",
+    return draw_curves(
+        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(policies)}",
         panels=panels,
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=scale,
-        layout={"sharey": True, "sharex": True},
+        sharey=True,
+        sharex=True,
     )
-    return draw_curves(plot)
 
 
 def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> Iterator[Trace]:
@@ -98,9 +99,7 @@ def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: b
 
 
 def _apart(values: Sequence[float], factor: float) -> list[float]:
-    """Return the largest value, and each further one that is smaller than the last by more than a factor;
-    descending.
-    """
+    """Return, from the largest, the values that are smaller than the last one by more than a factor."""
     apart: list[float] = []
     for value in sorted(values, reverse=True):
         if not apart or factor * value < apart[-1]:

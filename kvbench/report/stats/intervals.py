@@ -107,9 +107,7 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def expanded_percentile(
     sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of Hesterberg over clusters. ``sums [..., clusters]``: several data sets share the
-    resamples.
-    """
+    """Return the interval of Hesterberg. ``sums [..., clusters]``: several data sets share the resamples."""
     clusters = len(sizes)
     tail = float(ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.025)))
     low, high = np.quantile(resampled_means(sums, sizes, resamples, seed), [tail, 1 - tail], axis=-1)
@@ -229,9 +227,7 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
 
 
 def _limit(gained: int, lost: int, n: int) -> float:
-    """Return the largest difference whose score statistic is no less than -NORMAL_QUANTILE, by bisection: it falls with
-    it.
-    """
+    """Return the largest difference whose score statistic, which falls with it, is at least -NORMAL_QUANTILE."""
     inside, outside = (gained - lost) / n, 1.0
     for _ in range(60):
         middle = (inside + outside) / 2

@@ -22,8 +22,8 @@ from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of
+from kvbench.report.stats.verdicts import extreme
 from kvbench.report.tables.summary import NUMBER, budget_key
 from kvbench.support.errors import CannotTell, UserError
 from kvbench.support.grouped import grouped
@@ -161,10 +161,8 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
 def _counts(row: Mapping[str, Any]) -> bool:
     """Return whether a row has a rate and the sizes that a footprint is made of."""
     sizes = ("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens")
-    return row["value"] is not None and _is_rate(row) and all(row[name] for name in sizes)
-
-
-def _is_rate(row: Mapping[str, Any]) -> bool:
+    if row["value"] is None or not all(row[name] for name in sizes):
+        return False
     return scale_of(row["metric"], [row["unit"]], [row["better"]], [row["value"]]).rate
 
 

@@ -11,6 +11,7 @@ from kvbench.records.rows import Describe
 from kvbench.report.acted import CONTROL
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
+from kvbench.report.stats.verdicts import FLOOR
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
@@ -64,9 +65,12 @@ def means_table(
         read = [_read(line.cells.values())] if has_reader else []
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
-    described = windows((cell.cell for cell in cells), describe, {cell.cell: cell.policy for cell in cells})
+    policies = {cell.cell: cell.policy for cell in cells}
+    described = windows(policies, describe, policies)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
+    reference, others = block.cells(reference=True), block.cells(reference=False)
+    every = reference + others
     differences = "; ".join(filter(None, (compared, described))) if compared else ""
     reach = f"95 % intervals reach {margin} to either side at most" if margin else ""
     return Table(
@@ -82,8 +86,8 @@ def means_table(
         ),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
-        notes=(*_notes(block), *_endings(block), *_actions(block, triggered), *_extremes(block)),
-        errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
+        notes=(*_notes(reference, others, block), *_endings(every), *_actions(others, triggered), *_extremes(block)),
+        errors=tuple(_errors(every)),
         aside="evict" if any(line.aside for line in lines) else "",
         about_aside=ABOUT_EVICT,
         rules=(0, *(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference)),
@@ -219,17 +223,17 @@ def _times(cells: Iterable[Summary]) -> list[str]:
     return [first, f"{tokens / seconds:.3g}" if tokens and seconds else ""]
 
 
-def _notes(block: Block) -> list[str]:
-    reference, others = block.cells(reference=True), block.cells(reference=False)
-    full = size(cell.full_held_bytes for cell in reference + others if cell.full_held_bytes is not None)
-    prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
+def _notes(reference: Sequence[Summary], others: Sequence[Summary], block: Block) -> list[str]:
+    every = [*reference, *others]
+    full = size(cell.full_held_bytes for cell in every if cell.full_held_bytes is not None)
+    prefill = duration(cell.prefill_seconds for cell in every if cell.prefill_seconds is not None)
     notes = []
-    if blank := [cell for cell in reference + others if cell.blanks]:
+    if blank := [cell for cell in every if cell.blanks]:
         where = (f"{_name(cell)} ({numbered(cell.blank_samples)})" for cell in blank)
         notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
     if any(cell.index_bytes for cell in others):
         notes.append("read: bytes that a token of an answer reads, index included; without a reader all that is held.")
-    if any(cell.first_token_seconds for cell in reference + others):
+    if any(cell.first_token_seconds for cell in every):
         notes.append("first token: mean over requests, the server's queue included; tokens/s: of a request after it.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
@@ -239,7 +243,7 @@ def _notes(block: Block) -> list[str]:
         notes.append(f"The full cache is {full}.")
     if prefill:
         # Decoding time over all cells: active cells share a step, so no cell has a time of its own.
-        decoded = [cell for cell in reference + others if cell.decode_seconds is not None and cell.new_tokens]
+        decoded = [cell for cell in every if cell.decode_seconds is not None and cell.new_tokens]
         tokens = sum(cell.n * (cell.new_tokens or 0) for cell in decoded)
         seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in decoded)
         evict = ABOUT_EVICT if any(cell.evict_seconds is not None for cell in others) else ""
@@ -248,13 +252,11 @@ def _notes(block: Block) -> list[str]:
     return notes
 
 
-def _endings(block: Block) -> list[str]:
-    """Return how many answers have no final part, and how many had to stop, if these are most answers of which it is
-    known.
+def _endings(cells: Sequence[Summary]) -> list[str]:
+    """Return how many answers have no final part, and how many of those that say why they ended had to stop, if most.
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """
-    cells = block.cells(reference=True) + block.cells(reference=False)
     answers, known = sum(cell.n for cell in cells), sum(cell.ended for cell in cells)
     cut, limited = sum(cell.cut for cell in cells), sum(cell.limited for cell in cells)
     notes = []
@@ -267,15 +269,15 @@ def _endings(block: Block) -> list[str]:
     return notes
 
 
-def _actions(block: Block, triggered: bool) -> list[str]:
+def _actions(methods: Sequence[Summary], triggered: bool) -> list[str]:
     """On how many prompts the methods acted: where means are over these, and where they are less than `CONTROL`."""
-    cells, notes = [cell for cell in block.cells(reference=False) if cell.acted is not None], []
+    cells, notes = [cell for cell in methods if cell.acted is not None], []
     controls = _some([_acted(cell) for cell in cells if (cell.acted or 0) < CONTROL])
     if triggered:
         others = _some([_acted(cell) for cell in cells if CONTROL <= (cell.acted or 0) < 1])
         shares = f"{'; '.join(others)}; all others: all" if others else "all"
         notes.append(f"Means are over the prompts in which the method acted: {shares}. full: all prompts.")
-        if unjudged := sum(cell.unjudged for cell in block.cells(reference=False)):
+        if unjudged := sum(cell.unjudged for cell in methods):
             notes.append(f"Left out, as they do not say whether their method acted: {count_noun(unjudged, 'row')}.")
     if controls:
         notes.append(
@@ -294,7 +296,7 @@ def _acted(cell: Summary) -> str:
 def _extremes(block: Block) -> list[str]:
     """Return a line that names cells at 0 or 100 %, which cannot be told apart."""
     if any(cell.rate and cell.mean == 0 for cell in block.cells(reference=True)):
-        return ["The full cache is at the floor (0 %): the model does not do this, whatever is evicted."]
+        return [f"{FLOOR.capitalize()}."]
     ends: dict[str, list[str]] = {}
     for column in block.columns:
         lines = [line for line in block.lines if not line.reference and column in line.cells]

@@ -5,7 +5,7 @@ from typing import Any
 
 from kvbench.records.labels import PAPER, protocol_of
 from kvbench.records.rows import Describe
-from kvbench.report.stats.drawn import answers_text
+from kvbench.report.selection import task_settings
 from kvbench.support.text import printable
 
 
@@ -56,6 +56,20 @@ def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] 
     marks = sorted({mark for label in labels.values() if (mark := protocol_of(label)) != PAPER})
     said = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
     return printable("; ".join(filter(None, (text, *said, answers_text(descriptions)))))
+
+
+def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
+    """Return how answers were drawn, in a sentence for the header of a table: empty if none was."""
+    texts: dict[str, None] = {}
+    for task in map(task_settings, descriptions):
+        if temperature := task.get("temperature"):
+            number, top_p = task.get("samples_per_prompt", 1), task.get("top_p", 1.0)
+            nucleus = f", top_p {top_p:g}" if top_p < 1 else ""
+            several = f"{number} answers per prompt (their mean: avg@{number})" if number > 1 else "answers"
+            texts[f"{several} drawn at temperature {temperature:g}{nucleus}"] = None
+        elif task:
+            texts["greedy answers"] = None
+    return " or ".join(texts) if list(texts) != ["greedy answers"] else ""
 
 
 def differing(cells: Iterable[str], describe: Describe) -> str:

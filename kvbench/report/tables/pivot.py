@@ -183,7 +183,7 @@ def _tell_apart(
 
     def mixed() -> list[list[_Entry]]:
         lines = grouped(entries, lambda entry: (_is_reference(entry.cell), entry.line)).values()
-        return [line for line in lines if _shares_place(line) or differ(line)]
+        return [line for line in lines if len({entry.column for entry in line}) < len(line) or differ(line)]
 
     def differ(line: list[_Entry]) -> bool:
         columns = [key for key in EXTRA if key not in experiments.columns]
@@ -205,10 +205,6 @@ def _tell_apart(
     if hashed := {entry.line for line in mixed() for entry in line}:
         split("cell", lambda entry: entry.cell.cell if entry.line in hashed else None)
     return rows, entries
-
-
-def _shares_place(line: list[_Entry]) -> bool:
-    return len({entry.column for entry in line}) < len(line)
 
 
 def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:

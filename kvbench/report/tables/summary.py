@@ -85,27 +85,24 @@ class Summary:
     full_held_bytes: float | None
     acted: float | None
     first_token_seconds: float | None
-    rate: bool  # not a column: print x100
-    higher: bool  # not a column: more is better
-    variance: float | None  # not a column: of the samples' values, over n - 1, or n times the mean's over contexts
-    failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
-    blank_samples: tuple[int, ...]  # not a column
-    question_number: int | None = None  # not a column
-    contexts: int | None = None  # not a column
-    cut: int = 0  # not a column
-    limited: int = 0  # not a column
-    ended: int = 0  # not a column
-    judged: int = 0  # not a column
-    unjudged: int = 0  # not a column
-    full_there: float | None = None  # not a column
+    # what follows is no column
+    rate: bool  # print x100
+    higher: bool  # more is better
+    variance: float | None  # of the samples' values, over n - 1, or n times the mean's over contexts
+    failures: Mapping[str, tuple[int, ...]]  # error text -> samples
+    blank_samples: tuple[int, ...]
+    question_number: int | None = None
+    contexts: int | None = None
+    cut: int = 0
+    limited: int = 0
+    ended: int = 0
+    judged: int = 0
+    unjudged: int = 0
+    full_there: float | None = None
 
 
-_COUNTED = ("cut", "limited", "ended")
-_NO_COLUMNS = (
-    *("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts", *_COUNTED),
-    *("judged", "unjudged", "full_there"),
-)
-COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
+_FIELDS = tuple(field.name for field in fields(Summary))
+COLUMNS = _FIELDS[: _FIELDS.index("rate")]
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
     *("task_version", "cell"),
@@ -148,7 +145,8 @@ def summaries(
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
     measured = {name: table[name].to_numpy()[order].astype(float) for name in MEANS}
     measured |= {name: numbers[order] for name, numbers in held_bytes(table).items()}
-    counted = {name: numbers[order] for name, numbers in zip(_COUNTED, _endings(table), strict=True)}
+    reasoning, ended = (table[name].fill_null("").to_numpy()[order] for name in ("reasoning", "ended"))
+    counted = {"cut": reasoning == CUT, "limited": ended == LIMIT, "ended": ended != ""}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
@@ -248,18 +246,8 @@ def budget_key(budget: str) -> tuple[int, float, str]:
         return NUMBER, math.inf, budget
 
 
-def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which answers ended within their reasoning, which at their longest length, and which say why they
-    ended.
-    """
-    reasoning, ended = (table[name].fill_null("").to_numpy() for name in ("reasoning", "ended"))
-    return reasoning == CUT, ended == LIMIT, ended != ""
-
-
 def _contexts(table: pa.Table) -> np.ndarray:
-    """Return a number for each row that rows about the same context share: see
-    `kvbench.report.stats.paired.context_of`.
-    """
+    """Return numbers [rows] of contexts, as `kvbench.report.stats.paired.context_of` tells them apart."""
     contexts, prompts = (table[name].combine_chunks().dictionary_encode() for name in _CONTEXT)
     empty = [place for place, text in enumerate(contexts.dictionary.to_pylist()) if text == NO_CONTEXT]
     context, prompt = (codes.indices.fill_null(-1).to_numpy() for codes in (contexts, prompts))

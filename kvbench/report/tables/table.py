@@ -1,4 +1,4 @@
-"""`kvbench report table`: one figure per cell of a sweep, with its interval.
+"""`kvbench report table`: one figure per cell of a sweep, with its interval; and the table that a run ends with.
 
 Formats for readers have blocks: one per model, task and context length, in it one line per policy and score, one column
 per budget, or whatever a `View` names instead. Those for programs (``LONG``) have one line per cell with all columns of
@@ -7,12 +7,15 @@ share their steps.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO, get_args
 
+import pyarrow as pa
+
 from kvbench.records.lines import Warn
+from kvbench.records.rows import Describe
 from kvbench.report.compare.survivors import Mark, survivors
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
@@ -21,18 +24,19 @@ from kvbench.report.output import FORMATS as ALL_FORMATS
 from kvbench.report.output import check_format, check_parquet, file_to
 from kvbench.report.rows import describer, load, load_table
 from kvbench.report.selection import NothingSelected, Where, conditions
-from kvbench.report.stats.drawn import pass_at
 from kvbench.report.stats.paired import TIMED
+from kvbench.report.stats.pass_at import pass_at
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
-from kvbench.report.tables.run_table import WIDTH, warnings_of
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, Unit, frame_of, summaries
 from kvbench.support.errors import UserError
 
 FORMATS = (*ALL_FORMATS, "parquet")
 LONG = ("csv", "json", "parquet")
+WIDTH = 100
+"""Columns of text that does not go to a terminal."""
 OVER_CONTEXTS = "Means are over contexts, each with the mean of its questions; n counts questions."
 
 
@@ -138,7 +142,8 @@ def print_table(
     has_own = [cell.metric == TIMED or cell.first_token_seconds is not None for cell in cells]
     cells = [cell if own else replace(cell, decode_seconds=None) for cell, own in zip(cells, has_own, strict=True)]
     if file is not None:
-        file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
+        with file_to(file) as path:
+            frame_of(cells).to_parquet(path, index=False)
         return
     write_report(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
 
@@ -156,12 +161,33 @@ def report_of(
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
     return Report(
-        warnings=warnings_of(measured, describe),
+        warnings=_warnings(measured, describe),
         tables=tables,
         records=[_record(cell) for cell in cells],
         columns=SUMMARY_COLUMNS,
         width=WIDTH,
     )
+
+
+def report_of_run(
+    source: Source, warn: Warn, where: Where | None = None, rows: Callable[[Sequence[str]], pa.Table] | None = None
+) -> Report:
+    """Return the table that a run ends with. rows: reads these columns of the rows of the run; None: all that `where`
+    selects. Raises as `load_table`.
+    """
+    cells = summaries(load_table(source, NEEDED, warn, where) if rows is None else rows(NEEDED))
+    describe = describer(source)
+    tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
+    return Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH)
+
+
+def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
+    """Return a warning if anything but time was measured on random weights: their answers mean nothing."""
+    cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
+    parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
+    models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
+    text = f"warning: random weights ({models}): accuracy is meaningless here; time and memory are valid"
+    return (text,) if models else ()
 
 
 def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> list[Summary]:

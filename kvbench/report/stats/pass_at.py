@@ -1,33 +1,18 @@
-"""Several drawn answers to each prompt: their number, and pass@k.
+"""pass@k, of several drawn answers to each prompt.
 
 The mean over all answers is avg@k. Chen et al., "Evaluating large language models trained on code" (2021),
 https://arxiv.org/abs/2107.03374, equation 1: of n answers of which c are right, 1 - C(n-c, k) / C(n, k) estimates
 without bias how often one of k is right.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import comb
-from typing import Any
 
 from kvbench.records import Row
 from kvbench.records.rows import Describe
 from kvbench.report.selection import task_settings
 from kvbench.support.errors import UserError
-
-
-def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
-    """Return how answers were drawn, in a sentence for the header of a table: empty if none was."""
-    texts: dict[str, None] = {}
-    for task in map(task_settings, descriptions):
-        if temperature := task.get("temperature"):
-            number, top_p = task.get("samples_per_prompt", 1), task.get("top_p", 1.0)
-            nucleus = f", top_p {top_p:g}" if top_p < 1 else ""
-            several = f"{number} answers per prompt (their mean: avg@{number})" if number > 1 else "answers"
-            texts[f"{several} drawn at temperature {temperature:g}{nucleus}"] = None
-        elif task:
-            texts["greedy answers"] = None
-    return " or ".join(texts) if list(texts) != ["greedy answers"] else ""
 
 
 def pass_at(rows: Sequence[Row], k: int, describe: Describe) -> list[Row]:
