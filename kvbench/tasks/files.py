@@ -21,6 +21,8 @@ from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data.lock import Source, read_lock
 from kvbench.tasks.data.record import altered
 
+ESSAYS, BOOKS = "paul_graham_essays/*.txt", "pg19/*.txt"
+"""Patterns of texts that several tasks read: the essays of RULER and of the needle, and the books of PG19."""
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
 Read = TypeVar("Read")

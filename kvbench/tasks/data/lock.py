@@ -9,7 +9,7 @@ is null: such a file is *unpinned*, and the first pull records its SHA-256 (`pul
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
+AS_THEY_ARE = ("file", "index")
+"""Kinds of downloads that are not converted."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ class Source:
     """
 
     name: str
-    licence: str
     downloads: tuple[Download, ...]
-    patterns: tuple[str, ...]
+    licence: str
+    patterns: Sequence[str]
     tasks: str
 
     def outputs(self, root: Path) -> list[Output]:
@@ -115,8 +117,8 @@ def read_lock(file: Path | None = None) -> Lock:
     """Return the lock by the names of its sources. Raises UserError for a file that is not a lock."""
     path = file or FILE
     try:
-        sources = json.loads(path.read_text("utf-8"))["sources"]
-        return {name: _source(name, entry) for name, entry in sources.items()}
+        sources = json.loads(path.read_text("utf-8"))["sources"].items()
+        return {name: Source(name, tuple(_downloads(name, entry.pop("downloads"))), **entry) for name, entry in sources}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is not a lock file of kvbench: {type(error).__name__}: {error}") from None
 
@@ -148,20 +150,15 @@ def listed(index: Download, text: str) -> list[Download]:
     return downloads
 
 
-def _source(name: str, entry: Mapping[str, Any]) -> Source:
-    downloads = tuple(_downloads(name, entry))
-    return Source(name, entry["licence"], downloads, tuple(entry["patterns"]), entry["tasks"])
-
-
-def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
-    for group in content["downloads"]:
+def _downloads(source: str, groups: Iterable[Mapping[str, Any]]) -> Iterator[Download]:
+    for group in groups:
         kind, revision = group["kind"], group["revision"]
         for name, file in group["files"].items():
             pin = file["sha256"]
             if "members" in file:
                 members = file["members"].items()
                 outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
-            elif kind in ("file", "index"):
+            elif kind in AS_THEY_ARE:
                 outputs = [Output(file["to"], pin, file["bytes"])]
             else:  # converted here: its own bytes are not in the lock
                 outputs = [Output(file["to"], made_of=pin)]
@@ -170,12 +167,12 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
                 kind,
                 name,
                 tuple(outputs),
-                group["url"].format(name=name, revision=revision) if "url" in group else "",
-                group.get("repo", ""),
-                group.get("package", ""),
-                revision,
-                pin,
-                file["bytes"],
-                file.get("about_bytes"),
-                Each(**group["each"]) if kind == "index" else None,
+                url=group.get("url", "").format(name=name, revision=revision),
+                repo=group.get("repo", ""),
+                package=group.get("package", ""),
+                revision=revision,
+                sha256=pin,
+                bytes=file["bytes"],
+                about_bytes=file.get("about_bytes"),
+                each=Each(**group["each"]) if kind == "index" else None,
             )

@@ -51,8 +51,7 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
     """
     key = f"{download.source}-{download.name}".replace("/", "_")
     try:
-        is_complete = all((root / output.path).is_file() for output in download.outputs)
-        if is_complete and not _missing_paths(download, root, replace):  # a read-only folder will do
+        if not _missing_paths(download, root, replace):  # a read-only folder will do
             return {}
         (root / WORK).mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / WORK / f"{key}.lock")  # the kernel's, which ends with its process; the file stays
@@ -71,14 +70,16 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
 
 
 def _missing_paths(download: Download, root: Path, replace: bool) -> set[str]:
-    records = read_records(root)
-    states = {output.path: state_of(output, root, records) for output in download.outputs}
-    for path, state in states.items():
+    records, missing = read_records(root), set[str]()
+    for output in download.outputs:
+        state = state_of(output, root, records)
         if state == "differs" and not replace:
             raise Unobtained(
-                f"{root / path} differs from the lock file or from its download: --replace downloads it again"
+                f"{root / output.path} differs from the lock file or from its download: --replace downloads it again"
             )
-    return {path for path, state in states.items() if state in ("missing", "differs")}
+        if state in ("missing", "differs"):
+            missing.add(output.path)
+    return missing
 
 
 def _pull(download: Download, root: Path, partial: Path, missing: set[str], watcher: Watcher) -> dict[str, PullRecord]:

@@ -8,7 +8,7 @@ needles stand elsewhere and the prompt is another. A task's version names the on
 
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from kvbench.support.errors import MissingFile, UserError
@@ -31,26 +31,16 @@ def inserted(needles: Sequence[str], lines: list[str], rng: random.Random) -> li
     return lines
 
 
-def essay_files(root: str | None) -> tuple[str, ...]:
-    """Sorted names of the essays under `data.root`. Raises MissingFile if there are none."""
-    return listing(root, "paul_graham_essays/*.txt")
-
-
-def book_files(root: str | None) -> tuple[str, ...]:
-    """Sorted names of the books of PG19 under `data.root`. Raises MissingFile if there are none."""
-    return listing(root, "pg19/*.txt")
-
-
-def joined(root: str | None, names: Iterable[str]) -> str:
-    """Join files as they are; line ends become newlines.
+def joined(root: str | None, pattern: str) -> str:
+    """Join the files of a pattern under `data.root`, in the order of their names; line ends become newlines.
 
     The essays are the 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
     scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
     these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
 
-    Raises MissingFile for a file that is not there, UserError for one that is not UTF-8.
+    Raises MissingFile if there is no file, UserError for one that is not UTF-8.
     """
-    return "".join(_text(root, name) for name in names)
+    return "".join(_text(root, name) for name in listing(root, pattern))
 
 
 @remembered
