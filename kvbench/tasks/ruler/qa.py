@@ -25,16 +25,7 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
-from kvbench.tasks.ruler.task import (
-    CountTokens,
-    Prompt,
-    RulerTask,
-    bisected_by_rate,
-    fitting,
-    stepped,
-    string_match_part,
-)
-from kvbench.tasks.task import Sample
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 CONTEXT = ASK + "\n\nThe following are given documents.\n\n{haystack}"
@@ -75,9 +66,6 @@ class QuestionAnswering(FromFiles, RulerTask):
     @property
     def files(self) -> tuple[str, ...]:
         return (f"ruler/{self.dataset}.json",)
-
-    def score(self, prediction: str, sample: Sample) -> float:
-        return string_match_part(prediction, sample.references)
 
     @property
     def _official_step(self) -> int:

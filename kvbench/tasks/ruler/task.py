@@ -115,7 +115,7 @@ class RulerTask(Task):
         return VERSIONS[self.era] + ours
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return string_match_all(prediction, sample.references)
+        return string_match(self.metric, prediction, sample.references)
 
     @property
     @abstractmethod
@@ -140,8 +140,7 @@ class RulerTask(Task):
         template: int = getattr(count_tokens, "template", 0)
         try:
             for index, prompt in in_sequence(self._prompts(count_tokens, template), indices):
-                context, question, prefix, answers, in_common = prompt
-                parts = (context, question, prefix, answers)
+                parts, in_common = prompt[:4], prompt.text_in_common
                 yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
         except DoesNotFit as error:
             samples = max(self.samples, max(indices) + 1)
@@ -252,6 +251,11 @@ def fitting(
         else:
             too_long.append(tokens)
     raise DoesNotFit(max(too_long))
+
+
+def string_match(metric: str, prediction: str, references: Sequence[str]) -> float:
+    """Score of an answer by the metric of that name, `string_match_all` or `string_match_part`."""
+    return (string_match_part if metric == "string_match_part" else string_match_all)(prediction, references)
 
 
 def string_match_all(prediction: str, references: Sequence[str]) -> float:
