@@ -17,7 +17,7 @@ to a question; the official script then never ends, here exactly these ten are s
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -35,7 +35,7 @@ ANSWER_PREFIX = " Answer:"
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its right answers (duplicates kept). Documents are numbers in `Passages.documents`.
+    """A question with its right answers (duplicates kept). Documents are their numbers in `passages`.
 
     `required` documents are always shown, `related` ones before any other.
     """
@@ -46,12 +46,8 @@ class Question:
     related: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Passages:
-    """The distinct documents of a data set, sorted, and its questions in the order of the file."""
-
-    documents: tuple[str, ...]
-    questions: tuple[Question, ...]
+Passages = tuple[Sequence[str], Sequence[Question]]
+"""The distinct documents of a data set, sorted, and its questions in the order of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +68,14 @@ class QuestionAnswering(FromFiles, RulerTask):
         return 10
 
     def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
-        rng, data = random.Random(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
-        documents = list(data.documents)
+        rng, (sorted_documents, questions) = random.Random(self.seed), passages(self.root, self.files[0])
+        documents = list(sorted_documents)
         room = self.context_length - self.max_new_tokens - reserved
-        if self.samples > len(data.questions):
-            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(data.questions)} questions")
+        if self.samples > len(questions):
+            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(questions)} questions")
 
         def draw(index: int, size: int) -> Prompt:
-            return self._draw(rng, data.questions[index], documents, size)
+            return self._draw(rng, questions[index], documents, size)
 
         def tokens_with_answers(size: int) -> int:
             prompt = draw(0, size)
@@ -137,18 +133,17 @@ def _squad(content: Any) -> Passages:
                 if not entry["is_impossible"]:
                     answers = tuple(answer["text"] for answer in entry["answers"])
                     questions.append(Question(entry["question"], answers, (document,), related))
-    return Passages(tuple(numbers), tuple(questions))
+    return list(numbers), questions
 
 
 def _hotpotqa(rows: Any) -> Passages:
     """HotpotQA, distractor setting: a title and its sentences are a document; all of a question's are required."""
     contexts = [[f"{title}\n{''.join(sentences)}" for title, sentences in row["context"]] for row in rows]
     numbers = _numbered({document for context in contexts for document in context})
-    questions = tuple(
+    return list(numbers), [
         Question(row["question"], (row["answer"],), tuple(numbers[document] for document in context))
         for row, context in zip(rows, contexts, strict=True)
-    )
-    return Passages(tuple(numbers), questions)
+    ]
 
 
 def _numbered(documents: set[str]) -> dict[str, int]:
