@@ -114,7 +114,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
     console = screen(stderr=True)
     for name, group in groupby(downloads, lambda download: download.source):
         members = tuple(group)
-        is_here = all(_is_here(download, root) for download in expanded(members, root))
+        is_here = all(download.is_under(root) for download in expanded(members, root))
         amount = "there already" if is_here else _amount(members)
         say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
     failed: list[str] = []
@@ -128,7 +128,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
         while waiting:
             download = waiting.pop(0)
             host = urlsplit(address(download)).netloc
-            if host in silent_hosts and not _is_here(download, root):
+            if host in silent_hosts and not download.is_under(root):
                 failed.append(f"{download.origin}: {host} does not answer")
                 continue
             try:
@@ -160,10 +160,6 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
     say(console, f"all of it is in {root}")
     return ExitCode.OK
-
-
-def _is_here(download: Download, root: Path) -> bool:
-    return all((root / output.path).is_file() for output in download.outputs)
 
 
 def _amount(downloads: Sequence[Download]) -> str:

@@ -77,6 +77,10 @@ class Download:
             return self.url
         return f"hf.co/datasets/{self.repo} {(self.revision or 'main, not pinned')[:16]} {self.name}"
 
+    def is_under(self, root: Path) -> bool:
+        """Return whether all its files are there, whatever they hold."""
+        return all((root / output.path).is_file() for output in self.outputs)
+
     @property
     def is_pinned(self) -> bool:
         return self.sha256 is not None
@@ -101,7 +105,7 @@ class Source:
 
     def unnamed(self, root: Path) -> int:
         """Return the number of further files, listed by indices that are not under `root` yet."""
-        indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
+        indices = [index for index in self.downloads if index.each and not index.is_under(root)]
         return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
     def pins(self, root: Path) -> tuple[int, int]:

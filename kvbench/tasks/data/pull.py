@@ -51,8 +51,7 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
     """
     key = f"{download.source}-{download.name}".replace("/", "_")
     try:
-        is_complete = all((root / output.path).is_file() for output in download.outputs)
-        if is_complete and not _missing_paths(download, root, replace):  # a read-only folder will do
+        if download.is_under(root) and not _missing_paths(download, root, replace):  # a read-only folder will do
             return {}
         (root / WORK).mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / WORK / f"{key}.lock")  # the kernel's, which ends with its process; the file stays

@@ -91,14 +91,21 @@ def resolved(splitter: str) -> str:
 
     Raises UserError if nltk is not installed, MissingFile if the model of `english` is not.
     """
-    has_english = _has_english()
-    if splitter == "english" and not has_english:
+    try:
+        from nltk.data import find as find_model
+    except ModuleNotFoundError:
+        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
+    if splitter == "bare":
+        return splitter
+    try:
+        find_model("tokenizers/punkt_tab/english/")
+    except LookupError:
+        if splitter == "auto":
+            return "bare"
         raise MissingFile(
             f"task.splitter=english needs the English Punkt model of nltk; run: {DOWNLOAD} (or set task.splitter=bare)"
-        )
-    if splitter == "auto":
-        return "english" if has_english else "bare"
-    return splitter
+        ) from None
+    return "english"
 
 
 def split_sentences(splitter: str) -> Callable[[str], list[str]]:
@@ -110,15 +117,3 @@ def split_sentences(splitter: str) -> Callable[[str], list[str]]:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
     return PunktSentenceTokenizer().tokenize
-
-
-def _has_english() -> bool:
-    try:
-        from nltk.data import find as find_model
-    except ModuleNotFoundError:
-        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
-    try:
-        find_model("tokenizers/punkt_tab/english/")
-    except LookupError:
-        return False
-    return True
