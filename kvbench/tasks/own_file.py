@@ -38,18 +38,19 @@ MEANT = {"query": "question", "prompt": "context", "text": "context", "document"
     name: "answers" for name in ("label", "labels", "target", "targets", "reference", "references", "output", "outputs")
 }
 """Names that others give to the same."""
-BY_REFERENCE: dict[str, Callable[[str, str], float]] = {
-    "exact_match": lambda text, answer: exact(text.strip(), answer)
-} | {name: function for name, function in FUNCTIONS.items() if not name.startswith("retrieval")}
-"""Metrics that compare with one answer; the best of a line counts."""
-METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+Metric = Callable[[str, Sequence[str]], float]
+
+
+def best(compare: Callable[[str, str], float]) -> Metric:
+    """Return the metric that is the best of a comparison with each answer."""
+    return lambda text, answers: max(compare(text, answer) for answer in answers)
+
+
+METRICS: dict[str, Metric] = {
     "string_match_all": string_match_all,
     "string_match_part": string_match_part,
-    **{
-        name: lambda text, answers, compare=compare: max(compare(text, answer) for answer in answers)
-        for name, compare in BY_REFERENCE.items()
-    },
-}
+    "exact_match": best(lambda text, answer: exact(text.strip(), answer)),
+} | {name: best(compare) for name, compare in FUNCTIONS.items() if not name.startswith("retrieval")}
 
 
 @dataclass(frozen=True, kw_only=True)
