@@ -21,8 +21,6 @@ from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data.lock import Source, read_lock
 from kvbench.tasks.data.record import altered
 
-ESSAYS, BOOKS = "paul_graham_essays/*.txt", "pg19/*.txt"
-"""Patterns of texts that several tasks read: the essays of RULER and of the needle, and the books of PG19."""
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
 Read = TypeVar("Read")
@@ -135,9 +133,7 @@ def limit_samples(task: Any, available: Callable[[], int]) -> None:
 
 
 def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
-    """Return a cached reader of a file under `data.root`, which reads again if the file has changed. Raises
-    MissingFile.
-    """
+    """Return a cached reader of a file under `data.root`: a changed file is read again. Raises MissingFile."""
 
     @lru_cache
     def cached(root: str | None, name: str, path: Path, *state: int) -> Read:
@@ -195,9 +191,7 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
 
 
 def json_object(root: str | None, file: str) -> dict[str, Any]:
-    """Return the object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not
-    JSON.
-    """
+    """Return the object of a JSON file under `data.root`, else an empty one. Raises UserError if it is not JSON."""
     path = find(root, file)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from kvbench.support import facts
 from kvbench.support.errors import UserError
 from kvbench.support.facts import Claim
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import BOOKS, FromFiles, find, listing
+from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.task import (
     InvalidSample,
     Sample,
@@ -148,7 +148,7 @@ class PG19(FromFiles, Likelihood):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return listing(self.root, BOOKS)
+        return listing(self.root, "pg19/*.txt")
 
     def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""

@@ -23,10 +23,10 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import ESSAYS, FromFiles, listing
+from kvbench.tasks.files import FromFiles, listing
 from kvbench.tasks.kvzip import inclusion
 from kvbench.tasks.metrics import rouge_scorer
-from kvbench.tasks.ruler.haystack import joined
+from kvbench.tasks.ruler.haystack import ESSAYS, joined
 from kvbench.tasks.task import Sample, Task, TokenCounter, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."

@@ -15,6 +15,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import find, listing, remembered
 from kvbench.tasks.metrics import FIX
 
+ESSAYS, BOOKS = "paul_graham_essays/*.txt", "pg19/*.txt"
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = [round(100 * place / 39) for place in range(40)]
 """Percent of the sentences before a needle in essays."""
@@ -55,12 +56,12 @@ def _text(root: str | None, name: str) -> str:
 class Prose:
     """A text of which prompts have parts; sizes and places are in words.
 
-    wraps: after the last word comes the first again; otherwise a part ends there.
+    splitter: as `resolved` returns it. wraps: after the last word comes the first again; otherwise a part ends there.
     """
 
-    def __init__(self, text: str, split_sentences: Callable[[str], list[str]], wraps: bool):
+    def __init__(self, text: str, splitter: str, wraps: bool):
         self._words = re.sub(r"\s+", " ", text).split(" ")
-        self._split = split_sentences
+        self._split = split_sentences(splitter)
         self._wraps = wraps
         self._sentences: dict[tuple[int, int], list[str]] = {}
 

@@ -28,8 +28,8 @@ from itertools import cycle
 from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import BOOKS, ESSAYS, FromFiles, listing
-from kvbench.tasks.ruler.haystack import DEPTHS, NOISE, Prose, Splitter, inserted, joined, resolved, split_sentences
+from kvbench.tasks.files import FromFiles, listing
+from kvbench.tasks.ruler.haystack import BOOKS, DEPTHS, ESSAYS, NOISE, Prose, Splitter, inserted, joined, resolved
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_positive
@@ -130,8 +130,7 @@ class Niah(FromFiles, RulerTask):
         rng, prose, step = random.Random(self.seed), None, self._step
         room = self.context_length - self.max_new_tokens - reserved
         if self._reads_prose:
-            split = split_sentences(resolved(self.splitter))
-            prose = Prose(joined(self.root, PROSE[self.haystack]), split, wraps=self.era != "2024")
+            prose = Prose(joined(self.root, PROSE[self.haystack]), resolved(self.splitter), wraps=self.era != "2024")
 
         draw = partial(self._draw, rng, prose)
 
