@@ -82,9 +82,7 @@ class FromFiles(ABC):
             )
 
     def hash_data(self) -> str | None:
-        """SHA-256 over names and contents of `files`, or None if there are none. A file is read again if it has
-        changed. Raises MissingFile.
-        """
+        """Return the SHA-256 over names and contents of `files`, or None if there are none. Raises MissingFile."""
         if not self.files:
             return None
         digest = hashlib.sha256()

@@ -162,9 +162,7 @@ def math_calc(prediction: str, references: Sequence[str], *, skip_first: bool = 
 
 
 def qa_english(prediction: str, references: Sequence[str]) -> float:
-    """Return the largest F1 of words over the references, as LongBench's `qa_f1`; the benchmark's page calls it ROUGE
-    F1.
-    """
+    """Return the largest F1 of words over the references; the benchmark's page calls it ROUGE F1."""
     first(references)
     answer = english(prediction)
     return max(f1(answer, english(reference)) for reference in references)

@@ -149,8 +149,7 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTask(FromFiles, Task):
-    """Base class of tasks whose samples are rows of files, usually of the first of `files`. Sample i is the row at
-    `row_places[i]`."""
+    """Base class of tasks whose samples are rows of files, usually of one. Sample i is the row at `row_places[i]`."""
 
     positive = ("samples", "max_new_tokens")  # settings that must be at least 1
 

@@ -109,9 +109,7 @@ class Likelihood(Task):
         return super().job_number(sample, evict_after) if self.reset else 0
 
     def has_full_cache(self, in_blocks: bool) -> bool:
-        """Not of a text that is read in blocks, or as one with all others: it would be read token by token, or grow
-        over all of them.
-        """
+        """Return False for texts in blocks, and for texts that are read as one: the full cache reads them otherwise."""
         return self.reset and not in_blocks
 
     def score(self, prediction: str, sample: Sample) -> float:

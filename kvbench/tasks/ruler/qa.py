@@ -89,9 +89,7 @@ class QuestionAnswering(FromFiles, RulerTask):
             yield fitting(partial(draw, index), count_tokens, size, self._step, room)
 
     def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
-        """Return a question among `size` documents, at least its required ones; `documents` is reordered as
-        officially.
-        """
+        """Return a question among `size` documents, its required ones at least; reorders `documents` as officially."""
         if size < len(documents):
             more = max(size - len(question.required), 0)
             if more > len(question.related):

@@ -52,17 +52,13 @@ class SortedProduct(Sequence[str]):
 
 @cache
 def keys() -> Sequence[str]:
-    """Return all distinct keys `adjective-noun`, sorted. Raises UserError for another version of wonderwords, or
-    none.
-    """
+    """Return all distinct keys `adjective-noun`, sorted. Raises UserError unless wonderwords 2.2.0 is installed."""
     return SortedProduct(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """Return all 8169 distinct nouns, adjectives and verbs, sorted, for lists of common words. Raises as `keys`
-    does.
-    """
+    """Return all 8169 distinct nouns, adjectives and verbs, sorted, for common words. Raises as `keys` does."""
     return tuple(sorted({word for name in ("nounlist", "adjectivelist", "verblist") for word in _lines(f"{name}.txt")}))
 
 
