@@ -39,13 +39,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.longbench import rouge
 from kvbench.tasks.metrics import english
-from kvbench.tasks.shared_context import (
-    ContextWithQuestions,
-    Question,
-    SharedContext,
-    phrased,
-    require_question_field,
-)
+from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext, phrased, require_question_field
 from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, TokenCounter, require_positive
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

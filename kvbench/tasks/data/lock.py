@@ -146,11 +146,10 @@ def listed(index: Download, text: str) -> list[Download]:
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
             raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: not a plain file name")
-        pin = each.files.get(name, {})
-        output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
-        url, about = each.url.format(name=name), None if output.bytes else each.about_bytes
-        pins = {"sha256": output.sha256, "bytes": output.bytes, "about_bytes": about}
-        downloads.append(Download(index.source, "file", name, (output,), url, **pins))
+        pin = each.files.get(name) or {"sha256": None, "bytes": None}
+        output, url = Output(each.to + name.replace("/", "_"), **pin), each.url.format(name=name)
+        about_bytes = None if pin["bytes"] else each.about_bytes
+        downloads.append(Download(index.source, "file", name, (output,), url, about_bytes=about_bytes, **pin))
     return downloads
 
 

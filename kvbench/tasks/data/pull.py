@@ -70,16 +70,12 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
 
 
 def _missing_paths(download: Download, root: Path, replace: bool) -> set[str]:
-    records, missing = read_records(root), set[str]()
-    for output in download.outputs:
-        state = state_of(output, root, records)
-        if state == "differs" and not replace:
-            raise Unobtained(
-                f"{root / output.path} differs from the lock file or from its download: --replace downloads it again"
-            )
-        if state in ("missing", "differs"):
-            missing.add(output.path)
-    return missing
+    records = read_records(root)
+    states = {output.path: state_of(output, root, records) for output in download.outputs}
+    if not replace and (other := [path for path, state in states.items() if state == "differs"]):
+        place = root / other[0]
+        raise Unobtained(f"{place} differs from the lock file or from its download: --replace downloads it again")
+    return {path for path, state in states.items() if state in ("missing", "differs")}
 
 
 def _pull(download: Download, root: Path, partial: Path, missing: set[str], watcher: Watcher) -> dict[str, PullRecord]:
