@@ -86,10 +86,8 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
-    """Return the downloads that names mean, each once, in the lock's order. Raises UserError for a name that means
-    none.
-
-    NAME/PART is a file by its path, with or without endings, or a folder of files.
+    """Return the downloads that names mean, each once, in the lock's order. NAME/PART is a file by its path, with or
+    without endings, or a folder of files. Raises UserError for a name that means none.
     """
     if not names:
         raise UserError(f"data pull: name what to pull: all, or {shortened([*lock], 8)} (kvbench data list)")
@@ -135,13 +133,12 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
                 pulled = pull(download, root, watcher, replace)
             except Full:
                 raise
-            except Unreachable as error:
-                silent_hosts.add(host)
-                failed.append(str(error))
-                continue
             except Unobtained as error:
                 failed.append(str(error))
-                watcher.say(f"FAILED {download.name}: {error}")
+                if isinstance(error, Unreachable):
+                    silent_hosts.add(host)
+                else:
+                    watcher.say(f"FAILED {download.name}: {error}")
                 continue
             for path, file in pulled.items():
                 mark = "" if file.pinned else " UNPINNED"

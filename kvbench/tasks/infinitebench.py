@@ -42,6 +42,7 @@ import random
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -238,14 +239,10 @@ def _pair(references: Sequence[str]) -> tuple[str, str]:
 
 def number(text: str) -> int | float:
     """Return a label that is a number. Raises UserError for others."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"the label {text!r} is not a number") from None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    raise UserError(f"the label {text!r} is not a number")
 
 
 def _blanked(text: str, characters: str) -> str:
