@@ -86,10 +86,8 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
-    """Return the downloads that names mean, each once, in the lock's order. Raises UserError for a name that means
-    none.
-
-    NAME/PART is a file by its path, with or without endings, or a folder of files.
+    """Return the downloads that names mean, each once, in the lock's order. NAME/PART is a file by its path, with or
+    without endings, or a folder of files. Raises UserError for a name that means none.
     """
     if not names:
         raise UserError(f"data pull: name what to pull: all, or {shortened([*lock], 8)} (kvbench data list)")
@@ -114,7 +112,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
     console = screen(stderr=True)
     for name, group in groupby(downloads, lambda download: download.source):
         members = tuple(group)
-        is_here = all(_is_here(download, root) for download in expanded(members, root))
+        is_here = all(download.is_under(root) for download in expanded(members, root))
         amount = "there already" if is_here else _amount(members)
         say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
     failed: list[str] = []
@@ -128,20 +126,19 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
         while waiting:
             download = waiting.pop(0)
             host = urlsplit(address(download)).netloc
-            if host in silent_hosts and not _is_here(download, root):
+            if host in silent_hosts and not download.is_under(root):
                 failed.append(f"{download.origin}: {host} does not answer")
                 continue
             try:
                 pulled = pull(download, root, watcher, replace)
             except Full:
                 raise
-            except Unreachable as error:
-                silent_hosts.add(host)
-                failed.append(str(error))
-                continue
             except Unobtained as error:
                 failed.append(str(error))
-                watcher.say(f"FAILED {download.name}: {error}")
+                if isinstance(error, Unreachable):
+                    silent_hosts.add(host)
+                else:
+                    watcher.say(f"FAILED {download.name}: {error}")
                 continue
             for path, file in pulled.items():
                 mark = "" if file.pinned else " UNPINNED"
@@ -160,10 +157,6 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
     say(console, f"all of it is in {root}")
     return ExitCode.OK
-
-
-def _is_here(download: Download, root: Path) -> bool:
-    return all((root / output.path).is_file() for output in download.outputs)
 
 
 def _amount(downloads: Sequence[Download]) -> str:

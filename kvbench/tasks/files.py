@@ -82,9 +82,7 @@ class FromFiles(ABC):
             )
 
     def hash_data(self) -> str | None:
-        """SHA-256 over names and contents of `files`, or None if there are none. A file is read again if it has
-        changed. Raises MissingFile.
-        """
+        """Return the SHA-256 over names and contents of `files`, or None if there are none. Raises MissingFile."""
         if not self.files:
             return None
         digest = hashlib.sha256()
@@ -133,9 +131,7 @@ def limit_samples(task: Any, available: Callable[[], int]) -> None:
 
 
 def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
-    """Return a cached reader of a file under `data.root`, which reads again if the file has changed. Raises
-    MissingFile.
-    """
+    """Return a cached reader of a file under `data.root`: a changed file is read again. Raises MissingFile."""
 
     @lru_cache
     def cached(root: str | None, name: str, path: Path, *state: int) -> Read:
@@ -193,9 +189,7 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
 
 
 def json_object(root: str | None, file: str) -> dict[str, Any]:
-    """Return the object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not
-    JSON.
-    """
+    """Return the object of a JSON file under `data.root`, else an empty one. Raises UserError if it is not JSON."""
     path = find(root, file)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvbench.support.errors import JSON_KINDS, UserError
+from kvbench.support.grouped import grouped
 from kvbench.tasks.files import FromFiles, TaskError, find, limit_samples, remembered
 from kvbench.tasks.task import InvalidSample, Sample, Task, TokenCounter, require_positive, require_samples
 
@@ -66,12 +67,7 @@ def rows(root: str | None, name: str, indices: Collection[int] | None = None) ->
         raise UserError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
 
 
-def values(root: str | None, name: str, read: Callable[[Row], Value]) -> Iterator[Value | None]:
-    """`read` of each row of a file, None for rows that it refuses with a ValueError. Raises as `rows` does."""
-    yield from values_of(rows(root, name), read)
-
-
-def values_of(lines: Iterable[Line], read: Callable[[Row], Value]) -> Iterator[Value | None]:
+def values(lines: Iterable[Line], read: Callable[[Row], Value]) -> Iterator[Value | None]:
     """`read` of each line, None for those that it refuses with a ValueError."""
     for line in lines:
         try:
@@ -82,7 +78,20 @@ def values_of(lines: Iterable[Line], read: Callable[[Row], Value]) -> Iterator[V
 
 def column(read: Callable[[Row], Value]) -> Callable[[str | None, str], tuple[Value | None, ...]]:
     """Return a cached reader of `values` of a file: `read` of each row."""
-    return remembered(lambda root, name: tuple(values(root, name, read)))
+    return remembered(lambda root, name: tuple(values(rows(root, name), read)))
+
+
+def rows_by(read: Callable[[Row], str]) -> Callable[[str | None, str], Sequence[Sequence[int]]]:
+    """Return a cached reader of the row numbers of a file, grouped by the text that `read` finds in a row, in the order
+    of their first rows. A row that it refuses is a group of its own.
+    """
+
+    def numbers(root: str | None, name: str) -> Sequence[Sequence[int]]:
+        texts = list(values(rows(root, name), read))
+        groups = grouped(range(len(texts)), lambda number: number if texts[number] is None else texts[number])
+        return list(groups.values())
+
+    return remembered(numbers)
 
 
 @remembered
@@ -140,8 +149,7 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTask(FromFiles, Task):
-    """Base class of tasks whose samples are rows of files, usually of the first of `files`. Sample i is the row at
-    `row_places[i]`."""
+    """Base class of tasks whose samples are rows of files, usually of one. Sample i is the row at `row_places[i]`."""
 
     positive = ("samples", "max_new_tokens")  # settings that must be at least 1
 

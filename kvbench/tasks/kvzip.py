@@ -36,16 +36,10 @@ from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, remembered
+from kvbench.tasks.files import FromFiles
 from kvbench.tasks.longbench import rouge
 from kvbench.tasks.metrics import english
-from kvbench.tasks.shared_context import (
-    ContextWithQuestions,
-    Question,
-    SharedContext,
-    phrased,
-    require_question_field,
-)
+from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext, phrased, require_question_field
 from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, TokenCounter, require_positive
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -89,15 +83,7 @@ class Squad(SharedContext):
         return _rows_by_paragraph(self.root, self.files[0])
 
 
-@remembered
-def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ...]:
-    """Return numbers of the rows of each paragraph, in the order of their first rows; a row without a paragraph is
-    alone.
-    """
-    paragraphs: dict[str | int, list[int]] = {}
-    for number, context in enumerate(jsonl.values(root, file, lambda row: jsonl.nonempty_text(row, "context"))):
-        paragraphs.setdefault(number if context is None else context, []).append(number)
-    return tuple(map(tuple, paragraphs.values()))
+_rows_by_paragraph = jsonl.rows_by(lambda row: jsonl.nonempty_text(row, "context"))
 
 
 def _question(line: jsonl.Line) -> tuple[str, Question | str]:

@@ -19,26 +19,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from kvbench.support import facts
 from kvbench.support.errors import UserError
-from kvbench.support.facts import (
-    ANSWER,
-    ASKED,
-    COUNTED_BUDGET,
-    FULL_CACHE,
-    LATER_EVICTION,
-    ONE_EVICTION,
-    PROMPT,
-    PROMPT_END,
-    QUESTION,
-    QUESTION_READ,
-    SCORED_BEFORE_ANSWER,
-    SCORED_ONCE,
-    TEXT_IN_BLOCKS,
-    WHOLE_PROMPT,
-    Claim,
-)
+from kvbench.support.facts import Claim
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, find, listing, remembered
+from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.task import (
     InvalidSample,
     Sample,
@@ -49,7 +34,6 @@ from kvbench.tasks.task import (
     require_samples,
 )
 
-PATTERN = "pg19/*.txt"
 Scored = Literal["chapter", "summary"]
 
 
@@ -92,22 +76,29 @@ class Likelihood(Task):
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()
         reading = "evicts while it reads"
-        needs = {LATER_EVICTION: reading}
+        needs = {facts.LATER_EVICTION: reading}
         if not self.reset:
-            needs[COUNTED_BUDGET] = "continues over all texts with task.reset=false"
-        facts = (FULL_CACHE, ONE_EVICTION, SCORED_ONCE, SCORED_BEFORE_ANSWER)
-        breaks = dict.fromkeys(facts, reading) | dict.fromkeys((QUESTION, QUESTION_READ), "has no question")
-        breaks |= dict.fromkeys((PROMPT, PROMPT_END), "is a text that is evicted from while it is read")
-        breaks[WHOLE_PROMPT] = "has no prompt with an answer"
-        breaks[ANSWER] = "has no answer: its texts are read token by token"
+            needs[facts.COUNTED_BUDGET] = "continues over all texts with task.reset=false"
+        breaks = {
+            facts.FULL_CACHE: reading,
+            facts.ONE_EVICTION: reading,
+            facts.SCORED_ONCE: reading,
+            facts.SCORED_BEFORE_ANSWER: reading,
+            facts.QUESTION: "has no question",
+            facts.QUESTION_READ: "has no question",
+            facts.PROMPT: "is a text that is evicted from while it is read",
+            facts.PROMPT_END: "is a text that is evicted from while it is read",
+            facts.WHOLE_PROMPT: "has no prompt with an answer",
+            facts.ANSWER: "has no answer: its texts are read token by token",
+        }
         if not self.reset:
-            breaks[ASKED] = "continues from text to text with task.reset=false"
+            breaks[facts.ASKED] = "continues from text to text with task.reset=false"
         elif self.given_tokens:
-            breaks[ASKED] = "scores a part of a text by a cache that holds the other"
+            breaks[facts.ASKED] = "scores a part of a text by a cache that holds the other"
         if not self.in_blocks:
-            breaks[TEXT_IN_BLOCKS] = "evicts while it reads, one token at a time"
+            breaks[facts.TEXT_IN_BLOCKS] = "evicts while it reads, one token at a time"
         elif self.evict == "before":
-            breaks[TEXT_IN_BLOCKS] = "evicts before each single token with task.evict=before"
+            breaks[facts.TEXT_IN_BLOCKS] = "evicts before each single token with task.evict=before"
         yield Claim(f"task {self.name}", "another task", needs, breaks)
 
     @property
@@ -118,9 +109,7 @@ class Likelihood(Task):
         return super().job_number(sample, evict_after) if self.reset else 0
 
     def has_full_cache(self, in_blocks: bool) -> bool:
-        """Not of a text that is read in blocks, or as one with all others: it would be read token by token, or grow
-        over all of them.
-        """
+        """Return False for texts in blocks, and for texts that are read as one: the full cache reads them otherwise."""
         return self.reset and not in_blocks
 
     def score(self, prediction: str, sample: Sample) -> float:
@@ -157,7 +146,7 @@ class PG19(FromFiles, Likelihood):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return listing(self.root, PATTERN)
+        return listing(self.root, "pg19/*.txt")
 
     def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""
@@ -233,13 +222,7 @@ class BookSum(jsonl.RowTask, Likelihood):
     def row_numbers(self) -> Sequence[int]:
         if self.scored == "summary":
             return super().row_numbers
-        return _first_of_chapters(self.root, self.files[0])
+        return [numbers[0] for numbers in _rows_by_chapter(self.root, self.files[0])]
 
 
-@remembered
-def _first_of_chapters(root: str | None, file: str) -> tuple[int, ...]:
-    """Return the first row of every chapter, and the rows without a chapter."""
-    first: dict[str | int, int] = {}
-    for number, chapter in enumerate(jsonl.values(root, file, lambda row: jsonl.text(row, "chapter"))):
-        first.setdefault(number if chapter is None else chapter, number)
-    return tuple(first.values())
+_rows_by_chapter = jsonl.rows_by(lambda row: jsonl.text(row, "chapter"))

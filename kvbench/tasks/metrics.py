@@ -47,9 +47,7 @@ def pinned(
 
 @lru_cache
 def rouge_scorer(task: str, kind: str, use_stemmer: bool) -> Any:
-    """Return a scorer of rouge-score for one kind of ROUGE. Raises UserError that names `task` if it is not
-    installed.
-    """
+    """Return a scorer of one kind of ROUGE. Raises UserError that names `task` if rouge-score is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError:

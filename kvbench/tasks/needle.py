@@ -23,10 +23,10 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import FromFiles
+from kvbench.tasks.files import FromFiles, listing
 from kvbench.tasks.kvzip import inclusion
 from kvbench.tasks.metrics import rouge_scorer
-from kvbench.tasks.ruler.haystack import essay_files, joined
+from kvbench.tasks.ruler.haystack import ESSAYS, joined
 from kvbench.tasks.task import Sample, Task, TokenCounter, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
@@ -144,7 +144,7 @@ class Needle(FromFiles, Task):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return essay_files(self.root)
+        return listing(self.root, ESSAYS)
 
     def score(self, prediction: str, sample: Sample) -> float:
         return SCORERS[self.scorer](prediction.strip())
@@ -169,7 +169,7 @@ class Needle(FromFiles, Task):
                 f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
                 f"at least {self.buffer + len(needle) + 1}"
             )
-        ids = _encoded(tokens, joined(self.root, essay_files(self.root)), self.context_length, special)
+        ids = _encoded(tokens, joined(self.root, ESSAYS), self.context_length, special)
         context = tokens.encode(tokens.decode(ids[: self.context_length]), special)
         if len(context) + len(needle) > room:
             context = context[: room - len(needle)]

@@ -5,15 +5,15 @@
                   {"role": "user", "content": "Who wrote it?"}], "answers": ["Anna"]}
 
 The question follows its context after a blank line; it may be absent. Lines of LongBench are read as they are: `input`
-is the question. Keys that are not known are refused (`kvbench.tasks.prompt_names`). Of messages the last one is the
-question, those before it are the context; a model without a chat template reads their texts, with a blank line after
-each. White space around answers is no part of them.
+is the question. Of messages the last one is the question, those before it are the context; a model without a chat
+template reads their texts, with a blank line after each. White space around answers is no part of them.
 """
 
 import json
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,24 +23,34 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import current_sha256, own_file, own_name
 from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
-from kvbench.tasks.prompt_names import check_names
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
 from kvbench.tasks.task import GAP, InvalidSample, Sample, TokenCounter, require_choice
 
 FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
 ROLES = ("system", "user", "assistant")
-BY_REFERENCE: dict[str, Callable[[str, str], float]] = {
-    "exact_match": lambda text, answer: exact(text.strip(), answer)
-} | {name: function for name, function in FUNCTIONS.items() if not name.startswith("retrieval")}
-"""Metrics that compare with one answer; the best of a line counts."""
-METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+READ = ("context", "question", "input", "messages", "answers")
+"""`input` is the question in files of LongBench."""
+BESIDE = ("id", "_id", "length", "dataset", "language", "all_classes", "metadata")
+"""What may stand beside them and is not read: the other columns of LongBench, and data of your own."""
+INDEX = ("", "Unnamed: 0", "__index_level_0__")
+"""What pandas calls the numbers of rows."""
+MEANT = {"query": "question", "prompt": "context", "text": "context", "document": "context", "passage": "context"} | {
+    name: "answers" for name in ("label", "labels", "target", "targets", "reference", "references", "output", "outputs")
+}
+"""Names that others give to the same."""
+Metric = Callable[[str, Sequence[str]], float]
+
+
+def best(compare: Callable[[str, str], float]) -> Metric:
+    """Return the metric that is the best of a comparison with each answer."""
+    return lambda text, answers: max(compare(text, answer) for answer in answers)
+
+
+METRICS: dict[str, Metric] = {
     "string_match_all": string_match_all,
     "string_match_part": string_match_part,
-    **{
-        name: lambda text, answers, compare=compare: max(compare(text, answer) for answer in answers)
-        for name, compare in BY_REFERENCE.items()
-    },
-}
+    "exact_match": best(lambda text, answer: exact(text.strip(), answer)),
+} | {name: best(compare) for name, compare in FUNCTIONS.items() if not name.startswith("retrieval")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +104,7 @@ class OwnFile(jsonl.RowTask):
     def _first_lines(self) -> list[int]:
         """For each line the first one with the same context."""
         first: dict[object, int] = {}
-        contexts = jsonl.values_of(self.read_lines(self.files[0]), lambda row: _parts(row)[0])
+        contexts = jsonl.values(self.read_lines(self.files[0]), lambda row: _parts(row)[0])
         return [first.setdefault(index if text is None else text, index) for index, text in enumerate(contexts)]
 
     def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
@@ -123,6 +133,20 @@ class OwnFile(jsonl.RowTask):
 
     def score(self, prediction: str, sample: Sample) -> float:
         return METRICS[self.metric](prediction, sample.references)
+
+
+def check_names(names: Collection[str]) -> None:
+    """Raise UserError for a name that is unknown, and for two names of the question."""
+    if "question" in names and "input" in names:
+        raise UserError("it has question and input, which both are the question: leave one of them out")
+    for name in names:
+        if name not in (*READ, *BESIDE, *INDEX):
+            near = MEANT.get(name.lower()) or next(iter(get_close_matches(name.lower(), READ, 1)), None)
+            hint = f"do you mean {near}? " if near else ""
+            raise UserError(
+                f"it has the unknown key {name[:80]!r}: {hint}read are {', '.join(READ)}; "
+                f"what is not read is called {', '.join(BESIDE)}"
+            )
 
 
 def _is_visible(character: str) -> bool:

@@ -146,7 +146,35 @@ class SCBenchTask(SCBench):
         return _count(row)
 
     def _content(self, row: jsonl.Row) -> ContextWithQuestions:
-        return _content(self.member, row)
+        context, *questions = _prompts(row)
+        if not context.strip():
+            raise UserError("its context is empty")
+        answers = [_answer(value) for value in _list(row, "ground_truth", len(questions))]
+        kinds = [self.member] * len(questions)
+        if self.member in MIXED:
+            kinds = [_kind(self.member, value) for value in _list(row, "task", len(questions))]
+        names, functions, language = [], answers, ""
+        if "repoqa" in kinds:
+            names, language = jsonl.field(row, "func_name"), jsonl.text(row, "lang")
+            last = len(kinds) - kinds[::-1].index("repoqa")
+            if not isinstance(names, list) or len(names) < last:
+                raise UserError(f"its func_name is {str(names)[:80]}: a list with a name for question {last}")
+            if language not in FUNCTIONS:
+                raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
+            functions = answers[: len(names)]
+
+        def question(text: str, kind: str, answer: str, number: int) -> Question:
+            if kind == "repoqa":
+                same = [function for function, name in zip(functions, names, strict=False) if name == names[number]]
+                return Question(text, tuple(same), kind, (language, *functions))
+            if kind == "many_shot":  # the first line that holds "(letter)", as results/parse.py finds it
+                options = [line.strip() for line in text.split("\n") if f"({answer})" in line]
+                if not options:
+                    raise UserError(f"its question has no option ({answer}): {text[-80:]!r}")
+                answer = options[0]
+            return Question(text, (answer,), kind)
+
+        return ContextWithQuestions(context, list(map(question, questions, kinds, answers, count())))
 
     def score(self, prediction: str, sample: Sample) -> float:
         if sample.kind == "repoqa":
@@ -160,38 +188,6 @@ def _count(row: jsonl.Row) -> int:
 
 
 _counts = jsonl.column(_count)
-
-
-def _content(member: str, row: jsonl.Row) -> ContextWithQuestions:
-    context, *questions = _prompts(row)
-    if not context.strip():
-        raise UserError("its context is empty")
-    answers = [_answer(value) for value in _list(row, "ground_truth", len(questions))]
-    kinds = [member] * len(questions)
-    if member in MIXED:
-        kinds = [_kind(member, value) for value in _list(row, "task", len(questions))]
-    names, functions, language = [], answers, ""
-    if "repoqa" in kinds:
-        names, language = jsonl.field(row, "func_name"), jsonl.text(row, "lang")
-        last = len(kinds) - kinds[::-1].index("repoqa")
-        if not isinstance(names, list) or len(names) < last:
-            raise UserError(f"its func_name is {str(names)[:80]}: a list with a name for question {last}")
-        if language not in FUNCTIONS:
-            raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
-        functions = answers[: len(names)]
-
-    def question(text: str, kind: str, answer: str, number: int) -> Question:
-        if kind == "repoqa":
-            same = [function for function, name in zip(functions, names, strict=False) if name == names[number]]
-            return Question(text, tuple(same), kind, (language, *functions))
-        if kind == "many_shot":  # the first line that holds "(letter)", as results/parse.py finds it
-            options = [line.strip() for line in text.split("\n") if f"({answer})" in line]
-            if not options:
-                raise UserError(f"its question has no option ({answer}): {text[-80:]!r}")
-            answer = options[0]
-        return Question(text, (answer,), kind)
-
-    return ContextWithQuestions(context, list(map(question, questions, kinds, answers, count())))
 
 
 def _prompts(row: jsonl.Row) -> list[str]:

@@ -134,9 +134,7 @@ class SharedContext(FromFiles, Task):
         return self.instruction + GAP
 
     def turn(self, question: Question, turn: int, content: ContextWithQuestions, templated: bool) -> Turn:
-        """Return a question of `content` as it is asked in turn `turn` of a conversation, from 0, and its right
-        answer.
-        """
+        """Return a question of `content` as turn `turn`, from 0, of a conversation asks it, and its right answer."""
         answer = f"\n{question.references[0]}" if self.turns == "gold" else None
         return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
 

@@ -415,7 +415,7 @@ def _read(root: str | None, name: str) -> tuple[Row, ...]:
 
 @remembered
 def _questions(root: str | None, name: str) -> Mapping[int, Any]:
-    rows = enumerate(jsonl.values(root, name, lambda row: (_question(row), _is_rare(row))))
+    rows = enumerate(jsonl.values(jsonl.rows(root, name), lambda row: (_question(row), _is_rare(row))))
     return {number: key and key[0] for number, key in rows if key is None or key[1]}
 
 

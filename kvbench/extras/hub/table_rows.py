@@ -19,7 +19,7 @@ from typing import Any
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.parquet import check_growth
 from kvbench.tasks.csv_rows import csv_rows
-from kvbench.tasks.prompt_names import check_names
+from kvbench.tasks.own_file import check_names
 
 ROLES = ("context", "question", "messages", "answers")
 """What a column can hold."""

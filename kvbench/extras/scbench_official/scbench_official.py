@@ -240,7 +240,7 @@ def _needles(root: str | None, file: str) -> dict[str, list[tuple[str, str, int]
         return jsonl.text(row, "repo"), functions
 
     needles: dict[str, list[tuple[str, str, int]]] = {}
-    for row in jsonl.values(root, file, read):
+    for row in jsonl.values(jsonl.rows(root, file), read):
         if row is not None:
             needles.setdefault(row[0], []).extend(row[1])
     return needles

@@ -19,7 +19,7 @@ from kvbench.support.named import member
 from kvbench.support.parquet import LARGEST_RATIO, check_growth
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
-from kvbench.tasks.data.lock import Download, Output
+from kvbench.tasks.data.lock import AS_THEY_ARE, Download, Output
 
 GROUP = "convert"
 """Extras bring kinds in this group: modules with `check()`, and `unpack(fetched, folder)`, which writes all members."""
@@ -174,7 +174,6 @@ def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"it is not a SQuAD file: {type(error).__name__}: {error}") from None
 
 
-AS_THEY_ARE = ("file", "index")
 KINDS: Mapping[str, Callable[[Path, list[str]], Contents]] = {
     "zip": _zip_members,
     "tar": _tar_members,

@@ -9,7 +9,7 @@ is null: such a file is *unpinned*, and the first pull records its SHA-256 (`pul
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
+AS_THEY_ARE = ("file", "index")
+"""Kinds of downloads that are not converted."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class Download:
             return self.url
         return f"hf.co/datasets/{self.repo} {(self.revision or 'main, not pinned')[:16]} {self.name}"
 
+    def is_under(self, root: Path) -> bool:
+        """Return whether all its files are there, whatever they hold."""
+        return all((root / output.path).is_file() for output in self.outputs)
+
     @property
     def is_pinned(self) -> bool:
         return self.sha256 is not None
@@ -88,9 +94,9 @@ class Source:
     """
 
     name: str
-    licence: str
     downloads: tuple[Download, ...]
-    patterns: tuple[str, ...]
+    licence: str
+    patterns: Sequence[str]
     tasks: str
 
     def outputs(self, root: Path) -> list[Output]:
@@ -99,7 +105,7 @@ class Source:
 
     def unnamed(self, root: Path) -> int:
         """Return the number of further files, listed by indices that are not under `root` yet."""
-        indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
+        indices = [index for index in self.downloads if index.each and not index.is_under(root)]
         return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
     def pins(self, root: Path) -> tuple[int, int]:
@@ -115,8 +121,8 @@ def read_lock(file: Path | None = None) -> Lock:
     """Return the lock by the names of its sources. Raises UserError for a file that is not a lock."""
     path = file or FILE
     try:
-        sources = json.loads(path.read_text("utf-8"))["sources"]
-        return {name: _source(name, entry) for name, entry in sources.items()}
+        sources = json.loads(path.read_text("utf-8"))["sources"].items()
+        return {name: Source(name, tuple(_downloads(name, entry.pop("downloads"))), **entry) for name, entry in sources}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is not a lock file of kvbench: {type(error).__name__}: {error}") from None
 
@@ -140,28 +146,22 @@ def listed(index: Download, text: str) -> list[Download]:
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
             raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: not a plain file name")
-        pin = each.files.get(name, {})
-        output = Output(each.to + name.replace("/", "_"), pin.get("sha256"), pin.get("bytes"))
-        url, about = each.url.format(name=name), None if output.bytes else each.about_bytes
-        pins = {"sha256": output.sha256, "bytes": output.bytes, "about_bytes": about}
-        downloads.append(Download(index.source, "file", name, (output,), url, **pins))
+        pin = each.files.get(name) or {"sha256": None, "bytes": None}
+        output, url = Output(each.to + name.replace("/", "_"), **pin), each.url.format(name=name)
+        about_bytes = None if pin["bytes"] else each.about_bytes
+        downloads.append(Download(index.source, "file", name, (output,), url, about_bytes=about_bytes, **pin))
     return downloads
 
 
-def _source(name: str, entry: Mapping[str, Any]) -> Source:
-    downloads = tuple(_downloads(name, entry))
-    return Source(name, entry["licence"], downloads, tuple(entry["patterns"]), entry["tasks"])
-
-
-def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
-    for group in content["downloads"]:
+def _downloads(source: str, groups: Iterable[Mapping[str, Any]]) -> Iterator[Download]:
+    for group in groups:
         kind, revision = group["kind"], group["revision"]
         for name, file in group["files"].items():
             pin = file["sha256"]
             if "members" in file:
                 members = file["members"].items()
                 outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
-            elif kind in ("file", "index"):
+            elif kind in AS_THEY_ARE:
                 outputs = [Output(file["to"], pin, file["bytes"])]
             else:  # converted here: its own bytes are not in the lock
                 outputs = [Output(file["to"], made_of=pin)]
@@ -170,12 +170,12 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
                 kind,
                 name,
                 tuple(outputs),
-                group["url"].format(name=name, revision=revision) if "url" in group else "",
-                group.get("repo", ""),
-                group.get("package", ""),
-                revision,
-                pin,
-                file["bytes"],
-                file.get("about_bytes"),
-                Each(**group["each"]) if kind == "index" else None,
+                url=group.get("url", "").format(name=name, revision=revision),
+                repo=group.get("repo", ""),
+                package=group.get("package", ""),
+                revision=revision,
+                sha256=pin,
+                bytes=file["bytes"],
+                about_bytes=file.get("about_bytes"),
+                each=Each(**group["each"]) if kind == "index" else None,
             )

@@ -51,8 +51,7 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
     """
     key = f"{download.source}-{download.name}".replace("/", "_")
     try:
-        is_complete = all((root / output.path).is_file() for output in download.outputs)
-        if is_complete and not _missing_paths(download, root, replace):  # a read-only folder will do
+        if download.is_under(root) and not _missing_paths(download, root, replace):  # a read-only folder will do
             return {}
         (root / WORK).mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / WORK / f"{key}.lock")  # the kernel's, which ends with its process; the file stays
@@ -73,11 +72,9 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
 def _missing_paths(download: Download, root: Path, replace: bool) -> set[str]:
     records = read_records(root)
     states = {output.path: state_of(output, root, records) for output in download.outputs}
-    for path, state in states.items():
-        if state == "differs" and not replace:
-            raise Unobtained(
-                f"{root / path} differs from the lock file or from its download: --replace downloads it again"
-            )
+    if not replace and (other := [path for path, state in states.items() if state == "differs"]):
+        place = root / other[0]
+        raise Unobtained(f"{place} differs from the lock file or from its download: --replace downloads it again")
     return {path for path, state in states.items() if state in ("missing", "differs")}
 
 

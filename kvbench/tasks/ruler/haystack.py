@@ -8,13 +8,14 @@ needles stand elsewhere and the prompt is another. A task's version names the on
 
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import find, listing, remembered
 from kvbench.tasks.metrics import FIX
 
+ESSAYS, BOOKS = "paul_graham_essays/*.txt", "pg19/*.txt"
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = [round(100 * place / 39) for place in range(40)]
 """Percent of the sentences before a needle in essays."""
@@ -31,26 +32,16 @@ def inserted(needles: Sequence[str], lines: list[str], rng: random.Random) -> li
     return lines
 
 
-def essay_files(root: str | None) -> tuple[str, ...]:
-    """Sorted names of the essays under `data.root`. Raises MissingFile if there are none."""
-    return listing(root, "paul_graham_essays/*.txt")
-
-
-def book_files(root: str | None) -> tuple[str, ...]:
-    """Sorted names of the books of PG19 under `data.root`. Raises MissingFile if there are none."""
-    return listing(root, "pg19/*.txt")
-
-
-def joined(root: str | None, names: Iterable[str]) -> str:
-    """Join files as they are; line ends become newlines.
+def joined(root: str | None, pattern: str) -> str:
+    """Join the files of a pattern under `data.root`, in the order of their names; line ends become newlines.
 
     The essays are the 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
     scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
     these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
 
-    Raises MissingFile for a file that is not there, UserError for one that is not UTF-8.
+    Raises MissingFile if there is no file, UserError for one that is not UTF-8.
     """
-    return "".join(_text(root, name) for name in names)
+    return "".join(_text(root, name) for name in listing(root, pattern))
 
 
 @remembered
@@ -65,12 +56,12 @@ def _text(root: str | None, name: str) -> str:
 class Prose:
     """A text of which prompts have parts; sizes and places are in words.
 
-    wraps: after the last word comes the first again; otherwise a part ends there.
+    splitter: as `resolved` returns it. wraps: after the last word comes the first again; otherwise a part ends there.
     """
 
-    def __init__(self, text: str, split_sentences: Callable[[str], list[str]], wraps: bool):
+    def __init__(self, text: str, splitter: str, wraps: bool):
         self._words = re.sub(r"\s+", " ", text).split(" ")
-        self._split = split_sentences
+        self._split = split_sentences(splitter)
         self._wraps = wraps
         self._sentences: dict[tuple[int, int], list[str]] = {}
 
@@ -101,14 +92,21 @@ def resolved(splitter: str) -> str:
 
     Raises UserError if nltk is not installed, MissingFile if the model of `english` is not.
     """
-    has_english = _has_english()
-    if splitter == "english" and not has_english:
+    try:
+        from nltk.data import find as find_model
+    except ModuleNotFoundError:
+        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
+    if splitter == "bare":
+        return splitter
+    try:
+        find_model("tokenizers/punkt_tab/english/")
+    except LookupError:
+        if splitter == "auto":
+            return "bare"
         raise MissingFile(
             f"task.splitter=english needs the English Punkt model of nltk; run: {DOWNLOAD} (or set task.splitter=bare)"
-        )
-    if splitter == "auto":
-        return "english" if has_english else "bare"
-    return splitter
+        ) from None
+    return "english"
 
 
 def split_sentences(splitter: str) -> Callable[[str], list[str]]:
@@ -120,15 +118,3 @@ def split_sentences(splitter: str) -> Callable[[str], list[str]]:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
     return PunktSentenceTokenizer().tokenize
-
-
-def _has_english() -> bool:
-    try:
-        from nltk.data import find as find_model
-    except ModuleNotFoundError:
-        raise UserError(f"haystacks of essays are split into sentences by nltk; run: {FIX}") from None
-    try:
-        find_model("tokenizers/punkt_tab/english/")
-    except LookupError:
-        return False
-    return True

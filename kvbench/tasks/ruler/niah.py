@@ -28,19 +28,8 @@ from itertools import cycle
 from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import FromFiles
-from kvbench.tasks.ruler.haystack import (
-    DEPTHS,
-    NOISE,
-    Prose,
-    Splitter,
-    book_files,
-    essay_files,
-    inserted,
-    joined,
-    resolved,
-    split_sentences,
-)
+from kvbench.tasks.files import FromFiles, listing
+from kvbench.tasks.ruler.haystack import BOOKS, DEPTHS, ESSAYS, NOISE, Prose, Splitter, inserted, joined, resolved
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_positive
@@ -63,8 +52,8 @@ ANSWER_PREFIX = " The special magic {kind} for {query} mentioned in the provided
 SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
 SHORT_ESSAYS, SHORT_STEP = 2048, 25
 """The context length below which essays grow by so few words."""
-PROSE: dict[str, Callable[[str | None], tuple[str, ...]]] = {"essay": essay_files, "book": book_files}
-"""The haystacks of whole sentences: the names of their files under `data.root`."""
+PROSE = {"essay": ESSAYS, "book": BOOKS}
+"""The haystacks of whole sentences: the pattern of their files under `data.root`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +101,7 @@ class Niah(FromFiles, RulerTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return PROSE[self.haystack](self.root) if self._reads_prose else ()
+        return listing(self.root, PROSE[self.haystack]) if self._reads_prose else ()
 
     @property
     def _reads_prose(self) -> bool:
@@ -141,8 +130,7 @@ class Niah(FromFiles, RulerTask):
         rng, prose, step = random.Random(self.seed), None, self._step
         room = self.context_length - self.max_new_tokens - reserved
         if self._reads_prose:
-            split = split_sentences(resolved(self.splitter))
-            prose = Prose(joined(self.root, self.files), split, wraps=self.era != "2024")
+            prose = Prose(joined(self.root, PROSE[self.haystack]), resolved(self.splitter), wraps=self.era != "2024")
 
         draw = partial(self._draw, rng, prose)
 

@@ -24,7 +24,7 @@ from typing import Any
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import nonempty_text, text, texts
-from kvbench.tasks.ruler.task import CountTokens, string_match_all, string_match_part
+from kvbench.tasks.ruler.task import CountTokens, string_match
 from kvbench.tasks.task import InvalidSample, Sample, Task, require_positive, require_samples
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
@@ -67,8 +67,7 @@ class PublishedRuler(FromFiles, Task):
         return listing(self.root, f"ruler/simonjegou/{self.context_length}/*.parquet")
 
     def score(self, prediction: str, sample: Sample) -> float:
-        metric = string_match_part if self.metric == "string_match_part" else string_match_all
-        return metric(prediction, sample.references)
+        return string_match(self.metric, prediction, sample.references)
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         rows = [

@@ -17,7 +17,7 @@ to a question; the official script then never ends, here exactly these ten are s
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -25,16 +25,7 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
-from kvbench.tasks.ruler.task import (
-    CountTokens,
-    Prompt,
-    RulerTask,
-    bisected_by_rate,
-    fitting,
-    stepped,
-    string_match_part,
-)
-from kvbench.tasks.task import Sample
+from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 CONTEXT = ASK + "\n\nThe following are given documents.\n\n{haystack}"
@@ -44,7 +35,7 @@ ANSWER_PREFIX = " Answer:"
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its right answers (duplicates kept). Documents are numbers in `Passages.documents`.
+    """A question with its right answers (duplicates kept). Documents are their numbers in `passages`.
 
     `required` documents are always shown, `related` ones before any other.
     """
@@ -55,12 +46,8 @@ class Question:
     related: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Passages:
-    """The distinct documents of a data set, sorted, and its questions in the order of the file."""
-
-    documents: tuple[str, ...]
-    questions: tuple[Question, ...]
+Passages = tuple[Sequence[str], Sequence[Question]]
+"""The distinct documents of a data set, sorted, and its questions in the order of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +63,19 @@ class QuestionAnswering(FromFiles, RulerTask):
     def files(self) -> tuple[str, ...]:
         return (f"ruler/{self.dataset}.json",)
 
-    def score(self, prediction: str, sample: Sample) -> float:
-        return string_match_part(prediction, sample.references)
-
     @property
     def _official_step(self) -> int:
         return 10
 
     def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
-        rng, data = random.Random(self.seed), passages(self.root, f"ruler/{self.dataset}.json")
-        documents = list(data.documents)
+        rng, (sorted_documents, questions) = random.Random(self.seed), passages(self.root, self.files[0])
+        documents = list(sorted_documents)
         room = self.context_length - self.max_new_tokens - reserved
-        if self.samples > len(data.questions):
-            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(data.questions)} questions")
+        if self.samples > len(questions):
+            raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(questions)} questions")
 
         def draw(index: int, size: int) -> Prompt:
-            return self._draw(rng, data.questions[index], documents, size)
+            return self._draw(rng, questions[index], documents, size)
 
         def tokens_with_answers(size: int) -> int:
             prompt = draw(0, size)
@@ -105,9 +89,7 @@ class QuestionAnswering(FromFiles, RulerTask):
             yield fitting(partial(draw, index), count_tokens, size, self._step, room)
 
     def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
-        """Return a question among `size` documents, at least its required ones; `documents` is reordered as
-        officially.
-        """
+        """Return a question among `size` documents, its required ones at least; reorders `documents` as officially."""
         if size < len(documents):
             more = max(size - len(question.required), 0)
             if more > len(question.related):
@@ -149,18 +131,17 @@ def _squad(content: Any) -> Passages:
                 if not entry["is_impossible"]:
                     answers = tuple(answer["text"] for answer in entry["answers"])
                     questions.append(Question(entry["question"], answers, (document,), related))
-    return Passages(tuple(numbers), tuple(questions))
+    return list(numbers), questions
 
 
 def _hotpotqa(rows: Any) -> Passages:
     """HotpotQA, distractor setting: a title and its sentences are a document; all of a question's are required."""
     contexts = [[f"{title}\n{''.join(sentences)}" for title, sentences in row["context"]] for row in rows]
     numbers = _numbered({document for context in contexts for document in context})
-    questions = tuple(
+    return list(numbers), [
         Question(row["question"], (row["answer"],), tuple(numbers[document] for document in context))
         for row, context in zip(rows, contexts, strict=True)
-    )
-    return Passages(tuple(numbers), questions)
+    ]
 
 
 def _numbered(documents: set[str]) -> dict[str, int]:

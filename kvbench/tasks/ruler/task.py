@@ -3,13 +3,12 @@
 The benchmark's generators changed several times; two states of https://github.com/NVIDIA/RULER are implemented:
 
 * `era=2026`: c3f5e3b (2026-07-22), sizes found by bisection (`bisected`);
-* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step (`stepped`). Data sets published in 2024 are of
-  this kind (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it
-  is separate in both eras, because the official prepare.py puts it after a chat template.
+* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step (`stepped`): `simonjegou/ruler`, the files of
+  KVCache-Factory. Its rows hold the answer prefix inside `input`; here it is separate in both eras, because the
+  official prepare.py puts it after a chat template.
 
-`context_length` includes the tokens to generate and, as in the official prepare.py, the tokens of a chat template, so
-that a prompt of that length fits a model that reads no more. Every probe of a search draws a new
-prompt and so advances the generator: the probes are part of the benchmark's definition.
+Every probe of a search draws a new prompt and so advances the generator: the probes are part of the benchmark's
+definition.
 
 Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py. Aggregation: the mean over samples; the
 official number is x 100, rounded to two digits.
@@ -115,7 +114,7 @@ class RulerTask(Task):
         return VERSIONS[self.era] + ours
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return string_match_all(prediction, sample.references)
+        return string_match(self.metric, prediction, sample.references)
 
     @property
     @abstractmethod
@@ -140,8 +139,7 @@ class RulerTask(Task):
         template: int = getattr(count_tokens, "template", 0)
         try:
             for index, prompt in in_sequence(self._prompts(count_tokens, template), indices):
-                context, question, prefix, answers, in_common = prompt
-                parts = (context, question, prefix, answers)
+                parts, in_common = prompt[:4], prompt.text_in_common
                 yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
         except DoesNotFit as error:
             samples = max(self.samples, max(indices) + 1)
@@ -252,6 +250,11 @@ def fitting(
         else:
             too_long.append(tokens)
     raise DoesNotFit(max(too_long))
+
+
+def string_match(metric: str, prediction: str, references: Sequence[str]) -> float:
+    """Score of an answer by the metric of that name, `string_match_all` or `string_match_part`."""
+    return (string_match_part if metric == "string_match_part" else string_match_all)(prediction, references)
 
 
 def string_match_all(prediction: str, references: Sequence[str]) -> float:

@@ -22,47 +22,43 @@ class SortedProduct(Sequence[str]):
     """`sorted({f"{left}-{right}" for left in lefts for right in rights})`, computed on demand.
 
     Entries of two lefts have the order of the lefts (each with its hyphen) unless one is a prefix of the other
-    ("teeny-" and "teeny-tiny-"); only such families are stored.
+    ("teeny-" and "teeny-tiny-"): only the entries of such families are stored.
     """
 
     def __init__(self, lefts: Sequence[str], rights: Sequence[str]):
-        self._rights = sorted(set(rights))
-        self._blocks: list[str | list[str]] = []
-        family: list[str] = []
-        for left in [*sorted(f"{left}-" for left in set(lefts)), None]:
-            if family and (left is None or not left.startswith(family[0])):
-                merged = {left + right for left in family for right in self._rights} if len(family) > 1 else ()
-                self._blocks.append(sorted(merged) or family[0])
-                family = []
-            family.append(left or "")
+        self._rights, families = sorted(set(rights)), list[list[str]]()
+        for left in sorted(f"{left}-" for left in set(lefts)):
+            if families and left.startswith(families[-1][0]):
+                families[-1].append(left)
+            else:
+                families.append([left])
+        self._blocks = [
+            family[0] if len(family) == 1 else sorted({left + right for left in family for right in self._rights})
+            for family in families
+        ]
         sizes = (len(self._rights) if isinstance(block, str) else len(block) for block in self._blocks)
         self._ends = list(accumulate(sizes))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1]
 
     def __getitem__(self, index):
         if not 0 <= index < len(self):
             raise IndexError(index)
         at = bisect_right(self._ends, index)
-        within = index - (self._ends[at - 1] if at else 0)
-        block = self._blocks[at]
+        within, block = index - self._ends[at], self._blocks[at]  # counted back from the end of the block
         return block + self._rights[within] if isinstance(block, str) else block[within]
 
 
 @cache
 def keys() -> Sequence[str]:
-    """Return all distinct keys `adjective-noun`, sorted. Raises UserError for another version of wonderwords, or
-    none.
-    """
+    """Return all distinct keys `adjective-noun`, sorted. Raises UserError unless wonderwords 2.2.0 is installed."""
     return SortedProduct(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """Return all 8169 distinct nouns, adjectives and verbs, sorted, for lists of common words. Raises as `keys`
-    does.
-    """
+    """Return all 8169 distinct nouns, adjectives and verbs, sorted, for common words. Raises as `keys` does."""
     return tuple(sorted({word for name in ("nounlist", "adjectivelist", "verblist") for word in _lines(f"{name}.txt")}))
 
 

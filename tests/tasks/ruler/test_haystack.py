@@ -4,21 +4,24 @@ import sys
 
 import pytest
 
-from kvbench.tasks.ruler import haystack
 from kvbench.tasks.ruler.haystack import resolved, split_sentences
 
 TEXT = "Mr. Smith spoke. Then he left! Did he?"
 
 
+def no_model() -> None:
+    raise LookupError
+
+
 @pytest.mark.parametrize(("installed", "meaning"), [(True, "english"), (False, "bare")])
 def test_auto_is_the_official_model_where_it_is_installed(installed: bool, meaning: str, monkeypatch):
-    monkeypatch.setattr(haystack, "_has_english", lambda: installed)
+    monkeypatch.setattr("nltk.data.find", lambda _: None if installed else no_model())
     assert resolved("auto") == meaning
     assert resolved("bare") == "bare"
 
 
 def test_the_official_model_is_not_replaced(monkeypatch):
-    monkeypatch.setattr(haystack, "_has_english", lambda: False)
+    monkeypatch.setattr("nltk.data.find", lambda _: no_model())
     with pytest.raises(FileNotFoundError, match=r"python -m nltk\.downloader punkt_tab"):
         resolved("english")
 
