@@ -1,5 +1,6 @@
 """`kvbench report`: what its words mean, and what it leaves where there is nothing to say."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def test_a_file_takes_its_format_from_its_name(kvbench: Command, folder: Path, t
     assert (tmp_path / "rows.csv").read_text().startswith("cell,sample,model")
     parquet, runs = (kvbench("report", "rows", "--results", source).out for source in ("rows.parquet", "runs"))
     assert parquet == runs
+
+
+def test_programs_read_the_table_of_a_run_too(kvbench: Command, folder: Path) -> None:
+    printed = kvbench("report", "run", "--results", str(folder), "--format", "json").out
+    assert {cell["policy"] for cell in json.loads(printed)} == {"h2o_obcache", "tova_obcache"}
 
 
 POLICIES = "policy=h2o_obcache policy=tova_obcache"

@@ -5,6 +5,7 @@ What is expected is computed here from the rows, and a pixel is one of the pictu
 
 import base64
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,6 +245,13 @@ def test_bars_end_at_their_means(small: Path) -> None:
         place = full.get_transform().transform(full.get_xydata())[0, 0]
         assert place == pytest.approx(axis.transData.transform((90, 0))[0])
     assert "dashed: the full cache" in texts(figure) and "2 failed rows" in texts(figure)
+
+
+def test_bars_of_nothing_have_a_scale(cell, results) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (axis,) = filter(Axes.get_visible, drawn(bars.draw, results(cell([0.0]))).axes)
+    assert axis.get_xlim() == (0, 1)
 
 
 def test_each_bar_stands_beside_its_own_label(cell, results) -> None:

@@ -48,7 +48,7 @@ def draw(request: Request) -> Figure:
         for reference in block.cells(reference=True)[:1]:
             axis.axvline(scaled(reference, reference.mean), **REFERENCE)
         axis.set_ylim(rows[i // columns] - 0.4, -0.6)
-        axis.set_xlim(0, top)
+        axis.set_xlim(0, top or 1)
         axis.set_xlabel(metric_of(cells_of([block])) if has_bottom(axis) else "")
     return figure
 

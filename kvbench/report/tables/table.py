@@ -178,7 +178,10 @@ def report_of_run(
     cells = summaries(load_table(source, NEEDED, warn, where) if rows is None else rows(NEEDED))
     describe = describer(source)
     tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
-    return Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH)
+    records = [_record(cell) for cell in cells]
+    return Report(
+        warnings=_warnings(cells, describe), tables=tables, records=records, columns=SUMMARY_COLUMNS, width=WIDTH
+    )
 
 
 def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
