@@ -13,7 +13,7 @@ from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Cake
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
-from kvbench.eviction.scores.obcache import OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import random_cache, random_layer
@@ -39,6 +39,15 @@ def test_caote_is_the_change_of_the_weighted_mean(host: Score) -> None:
     values = cache.layers[0].dense[1].double()
     for head, own in enumerate(plain.double()):
         assert torch.allclose(scores[head].double(), removed(own / own.sum(), values[head])[:34], rtol=1e-4)
+
+
+def test_one_row_squared_is_the_exact_removal() -> None:
+    """Per query head, where the host is the row itself."""
+    cache = random_cache(40, layers=1)
+    policy = Policy("p", window=1, layout="query_heads")
+    caote = Eviction(policy, Caote(), TokenBudget(20)).rank(cache)[0].scores.square()
+    exact = Eviction(policy, ExactRemoval(), TokenBudget(20)).rank(cache)[0].scores
+    assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("group", ["mean", "max"])

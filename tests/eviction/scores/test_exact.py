@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import LayerCache, from_dense
-from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from scripts.golden_evictions import TESTS, inputs
 from tests.arrays import layer_of, random_layer
@@ -32,8 +32,8 @@ def parts(layer: LayerCache) -> tuple[Tensor, Tensor, Tensor, float, Tensor]:
     return window.queries.double(), keys, values, window.scaling, visible
 
 
-def changed_by(layer: LayerCache, change: str) -> Tensor:
-    """sum over rows of |o' - o|^2 when each pair in turn is removed, or set to zero."""
+def changed_by(layer: LayerCache, change: str, share: float = 1.0) -> Tensor:
+    """sum over rows of |o' - o|^2 when each pair in turn is removed, or moved towards zero by `share`."""
     queries, keys, values, scaling, visible = parts(layer)
     before = outputs(queries, keys, values, scaling, visible)
     errors = []
@@ -41,8 +41,10 @@ def changed_by(layer: LayerCache, change: str) -> Tensor:
         other_keys, other_values, seen = keys.clone(), values.clone(), visible.clone()
         if change == "removed":
             seen[:, column] = False
-        else:
-            other_keys[:, column] = other_values[:, column] = 0
+        if change in ("zeroed", "key"):
+            other_keys[:, column] *= 1 - share
+        if change in ("zeroed", "value"):
+            other_values[:, column] *= 1 - share
         after = outputs(queries, other_keys, other_values, scaling, seen)
         errors.append(((after - before) * visible[:, column, None]).square().sum((-1, -2)))
     return torch.stack(errors, dim=1)
@@ -53,6 +55,17 @@ def test_the_exact_error_is_that_of_the_changed_cache(score: Score, change: str)
     layer = random_layer(TOKENS, window=ROWS)
     scores = score(layer, layer.windows[0], "sum").double()
     assert torch.allclose(scores, changed_by(layer, change), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("score", "change"), [(OBCacheValue(), "value"), (OBCacheKey(), "key"), (OBCacheJoint(), "zeroed")], ids=str
+)
+def test_obcache_is_the_second_order_of_the_error(score: Score, change: str) -> None:
+    """The error along (1 - t) of the pair is t^2 times the score for small t: central second difference in float64."""
+    layer = random_layer(TOKENS, window=ROWS)
+    step = 1e-4
+    second = (changed_by(layer, change, step) + changed_by(layer, change, -step)) / (2 * step**2)
+    assert torch.allclose(score(layer, layer.windows[0], "sum").double(), second, rtol=1e-3, atol=1e-5)
 
 
 def test_the_score_of_dropkv_is_the_exact_removal_in_the_mean_over_query_heads() -> None:
