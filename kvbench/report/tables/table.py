@@ -139,11 +139,9 @@ def print_table(
         return
     measured = _measured(source, view, warn, where)
     cells = measured if view.average is None else averaged(measured, view.average, describer(source)).lines
-    has_own = [cell.metric == TIMED or cell.first_token_seconds is not None for cell in cells]
-    cells = [cell if own else replace(cell, decode_seconds=None) for cell, own in zip(cells, has_own, strict=True)]
     if file is not None:
         with file_to(file) as path:
-            frame_of(cells).to_parquet(path, index=False)
+            frame_of([_with_own_seconds(cell) for cell in cells]).to_parquet(path, index=False)
         return
     write_report(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
 
@@ -220,7 +218,14 @@ def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]
         raise UserError(f"against={against}: {error}") from error
 
 
+def _with_own_seconds(cell: Summary) -> Summary:
+    """Return a cell without the seconds of steps that it shared with others."""
+    has_own = cell.metric == TIMED or cell.first_token_seconds is not None
+    return cell if has_own else replace(cell, decode_seconds=None)
+
+
 def _record(cell: Summary) -> dict[str, object]:
     """Return all columns, and failed samples by message."""
-    columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
+    told = _with_own_seconds(cell)
+    columns = {name: getattr(told, name) for name in SUMMARY_COLUMNS}
     return columns | {"failures": cell.failures, "blank_samples": cell.blank_samples}
