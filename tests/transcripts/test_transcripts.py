@@ -61,7 +61,6 @@ def golden(benchmark: str) -> dict[str, Transcript]:
 
 
 def cases() -> list[str]:
-    """The names of all cases."""
     return [case for benchmark in BENCHMARKS for case in golden(benchmark)]
 
 
