@@ -316,7 +316,7 @@ class Task(TaskSettings, ABC):
     def numbered_answers(
         self, count_tokens: TokenCounter, indices: Collection[int]
     ) -> Iterator[Sample | InvalidSample]:
-        """Yield a sample for each answer: those of prompt i have the numbers from i x samples_per_prompt."""
+        """Yield a sample for each answer: prompt i has the numbers from i x samples_per_prompt on."""
         answers = grouped(sorted(indices), lambda index: index // self.samples_per_prompt)
         for sample in self.generate(count_tokens, answers):
             yield from (replace(sample, id=index) for index in answers[sample.id])
