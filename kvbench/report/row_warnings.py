@@ -1,4 +1,4 @@
-"""What a reader of a report is told of its rows: altered data files, several versions of the code, missing rows."""
+"""Warnings of the rows that a report reads: altered data files, several versions of the code, missing rows."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -163,7 +163,7 @@ def _test(
     alarm: float,
     lost: tuple[int, ...],
 ) -> LossTest:
-    """Return the test. correlation: of the answers to one prompt; those of one cell may be lost at once."""
+    """Return the test. correlation: of the answers to one prompt, which one cell may lose at once."""
     p, threshold, is_worse = outcome
     smallest, share = None, None
     if 2.0**-paired.clusters <= threshold:

@@ -253,7 +253,8 @@ def _notes(reference: Sequence[Summary], others: Sequence[Summary], block: Block
 
 
 def _endings(cells: Sequence[Summary]) -> list[str]:
-    """Return how many answers have no final part, and how many of those that say why they ended had to stop, if most.
+    """Return how many answers have no final part, and how many had to stop, if most of the answers that say why they
+    ended had to.
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """
