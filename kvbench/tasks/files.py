@@ -82,7 +82,9 @@ class FromFiles(ABC):
             )
 
     def hash_data(self) -> str | None:
-        """Return the SHA-256 over names and contents of `files`, or None if there are none. Raises MissingFile."""
+        """Return the SHA-256 over names and contents of `files`, read again if one has changed; None if there are none.
+        Raises MissingFile.
+        """
         if not self.files:
             return None
         digest = hashlib.sha256()

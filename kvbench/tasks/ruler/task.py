@@ -3,12 +3,13 @@
 The benchmark's generators changed several times; two states of https://github.com/NVIDIA/RULER are implemented:
 
 * `era=2026`: c3f5e3b (2026-07-22), sizes found by bisection (`bisected`);
-* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step (`stepped`): `simonjegou/ruler`, the files of
-  KVCache-Factory. Its rows hold the answer prefix inside `input`; here it is separate in both eras, because the
-  official prepare.py puts it after a chat template.
+* `era=2024`: e40fae1 (2024-10), sizes found by growing step by step (`stepped`). Data sets published in 2024 are of
+  this kind (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it
+  is separate in both eras, because the official prepare.py puts it after a chat template.
 
-Every probe of a search draws a new prompt and so advances the generator: the probes are part of the benchmark's
-definition.
+`context_length` includes the tokens to generate and, as in the official prepare.py, the tokens of a chat template, so
+that a prompt of that length fits a model that reads no more. Every probe of a search draws a new prompt and so advances
+the generator: the probes are part of the benchmark's definition.
 
 Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py. Aggregation: the mean over samples; the
 official number is x 100, rounded to two digits.
