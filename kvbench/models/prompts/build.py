@@ -132,16 +132,16 @@ def _build(form: _Form, sample: Sample, limit: int | None) -> Prompt:
         ids = after_opening(tokenizer, opening, texts.context)
     if not ids:
         raise UserError("the prompt has no tokens")
-    is_cut = task.truncation == "middle_tokens" and limit is not None and 2 <= limit < len(ids)
-    if limit is not None and is_cut:
-        ids = ids[: limit // 2] + ids[-(limit // 2) :]
+    half_kept = limit // 2 if task.truncation == "middle_tokens" and limit is not None and limit < len(ids) else 0
+    if half_kept:
+        ids = ids[:half_kept] + ids[-half_kept:]
     turns = _texts_of_turns(form, sample, texts.question)
     text, alone = texts.context + "".join(turns), task.tokenises_alone or form.wraps
     undivided, separate = after_opening(tokenizer, opening, text), list[tuple[int, ...]]()
     if alone or task.turns == "own":
         separate = [_alone(tokenizer, turn, form.closing) if alone else continued(tokenizer, turn) for turn in turns]
         question = tuple(chain.from_iterable(separate))
-    elif is_cut or undivided[: len(ids)] != ids:
+    elif half_kept or undivided[: len(ids)] != ids:
         question = continued(tokenizer, "".join(turns))
     else:
         question = undivided[len(ids) :]
@@ -151,7 +151,7 @@ def _build(form: _Form, sample: Sample, limit: int | None) -> Prompt:
         hashlib.sha256(text.encode()).hexdigest(),
         prefix_tokens=common_length(ids, after_opening(tokenizer, opening, start)),
         turn=plain(tokenizer, texts.tail),
-        border_tokens=None if is_cut or task.turns == "own" else _border_tokens(undivided, ids + question),
+        border_tokens=None if half_kept or task.turns == "own" else _border_tokens(undivided, ids + question),
         question_tokens=len(continued(tokenizer, texts.request)),
         suffix_tokens=len(continued(tokenizer, texts.suffix)),
         turns=tuple(separate) if task.turns == "own" else (),
@@ -221,17 +221,17 @@ def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prom
     first, *later = texts.turns
     opening, text = opening_of(tokenizer), "".join(texts.turns)
     parts = [after_opening(tokenizer, opening, first), *(continued(tokenizer, turn) for turn in later)]
-    ids, last = tuple(chain.from_iterable(parts)), parts[-1]
-    before = parts if evict_after == "prompt" else parts[:-1]
+    ids, last, has_question = tuple(chain.from_iterable(parts)), parts[-1], evict_after == "prompt"
+    before = parts if has_question else parts[:-1]
     return Prompt(
         tuple(chain.from_iterable(before)),
-        () if evict_after == "prompt" else last,
+        () if has_question else last,
         hashlib.sha256(text.encode()).hexdigest(),
-        common_length(ids, after_opening(tokenizer, opening, texts.head)),
-        plain(tokenizer, texts.tail),
-        _border_tokens(after_opening(tokenizer, opening, text), ids),
-        len(last) if evict_after == "prompt" else 0,
-        len(continued(tokenizer, texts.tail)) if evict_after == "prompt" else 0,
+        prefix_tokens=common_length(ids, after_opening(tokenizer, opening, texts.head)),
+        turn=plain(tokenizer, texts.tail),
+        border_tokens=_border_tokens(after_opening(tokenizer, opening, text), ids),
+        question_tokens=len(last) if has_question else 0,
+        suffix_tokens=len(continued(tokenizer, texts.tail)) if has_question else 0,
         blocks=tuple(map(len, before)),
         answer=continued(tokenizer, texts.answer),
     )

@@ -18,7 +18,7 @@ from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.selection import as_typed, differences
 from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.intervals import FEW, RESAMPLES, estimates, interval
-from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.paired import Paired, common_scale
 from kvbench.report.stats.paired_tests import detectable, holm, mcnemar, sign_flip
 from kvbench.report.stats.verdicts import ALPHA, BETTER, EQUIVALENT, INCONCLUSIVE, TONES, WORSE
 from kvbench.report.tables.observation_note import windows
@@ -133,7 +133,7 @@ def compare(
         notes.append("No overall line: lines differ in settings that their columns do not say.")
     elif len(filled) > 1:
         try:
-            Paired.of(pairs)
+            common_scale(pairs)
             matches.append(Match({}, pairs, (), pairs))
         except UserError as error:  # values without a common unit
             notes.append(f"No overall line: {error}.")

@@ -188,12 +188,13 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     for side in (a, b):
         keys, experiments = _keys(side, shared), Experiments((CODE,), side.describe)
         same_place = grouped(side.rows, lambda row, keys=keys: (keys[row.cell], row.sample)).values()
-        for cells in {frozenset(row.cell for row in rows) for rows in same_place}:
+        for cells in {frozenset(row.cell for row in rows) for rows in same_place if len(rows) > 1}:
             names |= differences([side.describe(cell) for cell in cells])
         for line in grouped(keys, keys.__getitem__).values():
             names |= {*experiments.differing(line)}
-    settings = (name for name in sorted(names) if "." in name)
-    return [name for name in settings if {*_keys(a, [name]).values()} & {*_keys(b, [name]).values()}]
+    settings = [name for name in sorted(names) if "." in name]
+    of_a, of_b = (zip(*_keys(side, settings).values(), strict=True) for side in (a, b))
+    return [name for name, in_a, in_b in zip(settings, of_a, of_b, strict=True) if {*in_a} & {*in_b}]
 
 
 def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:

@@ -56,6 +56,16 @@ def _scale_of_rows(rows: Sequence[Row]) -> Scale:
     return scale_of(rows[0].metric, {row.unit for row in rows}, {row.better for row in rows}, values)
 
 
+def common_scale(rows: Sequence[tuple[Row, Row]]) -> Scale:
+    """Return the scale of all values of paired rows. Raises UserError if their metrics cannot be pooled."""
+    metrics = sorted({row.metric or "" for row, _ in rows})
+    of_metric = grouped((row for pair in rows for row in pair), lambda row: row.metric or "")
+    scales = {_scale_of_rows(members) for members in of_metric.values()}
+    if len(scales) > 1 or (len(metrics) > 1 and not all(scale.rate for scale in scales)):
+        raise UserError(f"{', '.join(metrics)} have different units: their differences cannot be pooled")
+    return next(iter(scales), Scale(rate=True, higher=True))
+
+
 def shown(metric: str | None) -> str | None:
     """Return the name under which means of this metric are reported."""
     return "perplexity" if metric == "nll" else metric
@@ -80,16 +90,11 @@ class Paired:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Row, Row]]) -> "Paired":
-        """Return the values of paired rows that both have one. Raises ValueError if their metrics cannot be pooled."""
-        metrics = sorted({row.metric or "" for row, _ in rows})
+        """Return the values of paired rows that both have one. Raises ValueError as `common_scale` does."""
+        scale = common_scale(rows)
         a, b = (np.array([pair[side].value for pair in rows], dtype=float) for side in (0, 1))
-        of_metric = grouped((row for pair in rows for row in pair), lambda row: row.metric or "")
-        scales = {_scale_of_rows(members) for members in of_metric.values()}
-        if len(scales) > 1 or (len(metrics) > 1 and not all(scale.rate for scale in scales)):
-            raise UserError(f"{', '.join(metrics)} have different units: their differences cannot be pooled")
         numbers: dict[Hashable, int] = {}
         cluster = np.array([numbers.setdefault(context_of(row), len(numbers)) for row, _ in rows], dtype=int)
-        (scale,) = scales or {Scale(rate=True, higher=True)}
         return cls(a, b, cluster, scale.rate, scale.higher)
 
     @property

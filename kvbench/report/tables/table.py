@@ -226,6 +226,6 @@ def _with_own_seconds(cell: Summary) -> Summary:
 
 def _record(cell: Summary) -> dict[str, object]:
     """Return all columns, and failed samples by message."""
-    told = _with_own_seconds(cell)
-    columns = {name: getattr(told, name) for name in SUMMARY_COLUMNS}
+    cell = _with_own_seconds(cell)
+    columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
     return columns | {"failures": cell.failures, "blank_samples": cell.blank_samples}
