@@ -35,7 +35,8 @@ TESTS_OF_ARRAYS := tests/test_conftest.py::test_array_annotations_are_checked_wh
 	$(addprefix tests/models/test_evicting_batch.py::test_,cuts_while_decoding_are_those_of_the_oracle \
 		without_a_cut_all_is_as_in_transformers evictions_are_the_passes_after_which_pairs_are_lost \
 		memory_is_what_is_held_at_most a_cell_that_cannot_be_cut_fails_alone) \
-	tests/models/test_families.py kvbench/extras/conformance/tests/test_properties.py
+	$(addprefix tests/models/test_,families.py key_re_rotation.py linear_layers.py next_token.py rope.py rotation.py stacks.py) \
+	kvbench/extras/conformance/tests/test_properties.py
 FEW_OF_ARRAYS := not (test_properties or keep_all_has_the_logits or without_a_cut) or one_cut and ada_snapkv \
 	or snapkv-obcache_joint or gemma3 or gpt_oss or qwen3_next
 

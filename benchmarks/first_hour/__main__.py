@@ -219,8 +219,7 @@ def readers(hour: Hour) -> bool:
         "policies": (f"model={shape}", "policy=full,snapkv" if hour.small else f"policy={POLICIES}"),
         "stores": (f"model={shape}", *few, "store=int4,kivi2"),
         "decode_every": (f"model={shape}", *few, "schedule.decode_every=1"),
-        "gemma": ("model=shape/tiny-gemma2", "policy=full,snapkv"),
-        "gpt_oss": ("model=shape/tiny-gpt-oss", "policy=full,snapkv"),
+        "shapes": ("model=shape/tiny-gemma2,shape/tiny-gpt-oss", "policy=full,snapkv"),
     }
     folders = [hour.kvbench("readers", name, *words, *size, "budget=0.3", *on(hour)) for name, words in runs.items()]
     return None not in folders
@@ -317,6 +316,15 @@ def _stop(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def device_name() -> str:
+    """The name of the GPU. Exits if there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("no GPU here: run with --small to try the parts on a CPU")
+    return torch.cuda.get_device_name()
+
+
 def folder_name(device: str) -> str:
     """The folder of a device's results, as `benchmarks.gpu_check` names it."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
@@ -390,11 +398,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]}: choose some of {', '.join(PARTS)}")
-    import torch
-
-    if not options.small and not torch.cuda.is_available():
-        sys.exit("no GPU here: run with --small to try the parts on a CPU")
-    device, failed = "cpu" if options.small else torch.cuda.get_device_name(), []
+    device, failed = "cpu" if options.small else device_name(), list[str]()
     out, work = options.out.resolve(), options.work.resolve()
     out.mkdir(parents=True, exist_ok=True)
     install(work / "site", *bundles())

@@ -101,7 +101,7 @@ def decoding_checks(device: torch.device, small: bool) -> Iterator[Check]:
     Where pairs differ, every step is made again from equal states. It is right if the exact scores say so but for
     rounding: no evicted pair then has a higher score than a kept one, nor a later slot than an earlier one.
     """
-    tokens, steps = (18, 12) if small else (1300, 60)
+    tokens, steps = (18, 6) if small else (1300, 60)
     with TemporaryDirectory() as folder:
         groups = GROUPS | {"statistics of queries": []}
         for (group, pairs), head_dim in product(groups.items(), (16,) if small else (64, 128)):

@@ -32,9 +32,10 @@ from kvbench.models.rope import length_rope
 from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import KeptSets
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cell
+from kvbench.run.decode_batch import batch_of, batches
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cell
 from kvbench.run.memory import bytes_of_token
-from kvbench.run.prefill_job import BROKEN, batches, prefill
+from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped

@@ -1,4 +1,4 @@
-"""One cell after a shared prefill: evict, measure what is kept, and put cells together into a decode batch."""
+"""One cell after a shared prefill: evict, and measure what is kept."""
 
 import sys
 import time
@@ -18,10 +18,7 @@ from kvbench.eviction.incremental import IncrementalEviction, capacity_after, ke
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import ContextRepetition, Score, Summed
-from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.holder import Held
-from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
@@ -163,33 +160,6 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
     """
     eviction = eviction_of(cell, prompt, tokens)
     return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
-
-
-def batch_of(
-    engine: Engine, held_caches: list[HeldCache], max_new_tokens: int, question_tokens: int = 0
-) -> DecodeBatch:
-    """Return the decode batch of cells that share a holder; all of them evict from the answer too, or none does.
-
-    question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
-    soon as the batch has its copy.
-    """
-    cells = list(held_caches)
-    held_caches.clear()
-    holder, caches = cells[0].result.cell.held, [cell.cache for cell in cells]
-    assert all(cell.result.cell.held == holder for cell in cells), "cells of a batch share one holder"
-    evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
-    cells.clear()
-    if evictions[0][0] is None:
-        return holder.batch(caches, engine, max_new_tokens, question_tokens)
-    evicting = []
-    for incremental, schedule in evictions:
-        assert incremental is not None and schedule.decode_every is not None
-        kept = caches.pop(0)
-        assert isinstance(kept, KVCache), "what is packed is not evicted from"
-        cache = engine.evicting_cache(incremental, schedule.decode_every, kept)
-        cache.pending = schedule.pending(cache.num_tokens)
-        evicting.append(cache)
-    return EvictingBatch(evicting, engine.max_batch, max_new_tokens)
 
 
 def clock(model: LoadedModel) -> float:

@@ -23,9 +23,10 @@ from kvbench.models.prompts.tokens import ends
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import HeldCache, batch_of, clock
+from kvbench.run.decode_batch import batch_kind, batch_of
+from kvbench.run.evict_cell import HeldCache, clock
 from kvbench.run.plan import PrefillJob
-from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
+from kvbench.run.prefill_job import DecodeJob, answers_of, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample
 

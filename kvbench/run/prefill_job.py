@@ -1,11 +1,10 @@
 """A prefill job: prefill a prompt, or a context with its questions; evict for each cell; decode in batches."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +24,8 @@ from kvbench.records.row import Row
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import (
-    HeldCache,
-    SharedPrefill,
-    batch_of,
-    clock,
-    evict_cells,
-    incremental_eviction,
-)
+from kvbench.run.decode_batch import CellAnswer, batch_of, batches
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, clock, evict_cells, incremental_eviction
 from kvbench.run.plan import PrefillJob
 from kvbench.run.rows import (
     EvictionResult,
@@ -46,8 +39,6 @@ from kvbench.run.rows import (
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Final, Sample, Task
 
-CellAnswer = tuple[Cell, int]
-"""A cell, and which of the answers to each prompt, from 0."""
 ALL = "all"
 """Tokens of a prefill pass in the environment of rows, where the whole prompt was one."""
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
@@ -436,33 +427,3 @@ def _recorded(cell: Cell, prompt: Prompt) -> tuple[set[int], Summed | None]:
         question_tokens=prompt.question_tokens,
         suffix_tokens=prompt.suffix_tokens,
     )
-
-
-class BatchKind(NamedTuple):
-    """Properties that cells of one decode batch share."""
-
-    holder: str
-    layout: str
-    evicts: bool
-
-
-def batch_kind(cell: Cell) -> BatchKind:
-    """Return the kind of batch that decodes a cell."""
-    return BatchKind(repr(cell.held), cell.policy.layout, cell.schedule.decode_every is not None)
-
-
-def batches(units: Sequence[CellAnswer], size: int) -> Iterator[list[CellAnswer]]:
-    """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
-    one holder. Those that are scored alike stand together, which takes fewer operations.
-    """
-
-    def kind(unit: CellAnswer) -> BatchKind:
-        return batch_kind(unit[0])
-
-    def scoring(unit: CellAnswer) -> tuple[int, str, str, str]:
-        policy = unit[0].policy
-        return unit[0].schedule.decode_every or 0, str(policy.pool), policy.name, unit[0].score.name
-
-    for _, group in groupby(sorted(units, key=lambda unit: (kind(unit), scoring(unit))), kind):
-        alike = list(group)
-        yield from (alike[start : start + size] for start in range(0, len(alike), size))

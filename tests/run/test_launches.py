@@ -21,7 +21,8 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cells
+from kvbench.run.decode_batch import batch_of
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cells
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama

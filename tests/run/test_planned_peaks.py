@@ -20,7 +20,8 @@ from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cells
+from kvbench.run.decode_batch import batch_of
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cells
 from kvbench.run.plan import PrefillGroup, plan
 from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import prefill

@@ -27,7 +27,7 @@ from kvbench.extras.gates.gates import FastKVzip
 from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
-from kvbench.models.loading.tokenizer_growth import growth
+from kvbench.models.loading.tokenizer_file import growth
 from kvbench.models.prompts import chat
 from kvbench.models.prompts import tokens as tokens_of_texts
 from kvbench.models.prompts.tokens import TokensOf

@@ -37,8 +37,9 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.raw_text import begin
 from kvbench.records.sidecars import KeptDetail, Timing
 from kvbench.run.cell import Cell
+from kvbench.run.decode_batch import batch_of
 from kvbench.run.energy import energy_meter
-from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, evict_cell
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, clock, evict_cell
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
 from kvbench.run.plan import PrefillGroup, PrefillJob

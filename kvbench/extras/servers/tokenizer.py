@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvbench.models.loading.spec import read_json
-from kvbench.models.loading.tokenizer_growth import check_growth
+from kvbench.models.loading.tokenizer_file import check_growth
 from kvbench.support.errors import MissingFile, is_panic
 
 

@@ -30,8 +30,7 @@ from kvbench.models.loading.model_file import reader_of
 from kvbench.models.loading.process import default_threads, keep_freed_memory, make_deterministic
 from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, template_arguments
-from kvbench.models.loading.tokenizer_file import check_reading
-from kvbench.models.loading.tokenizer_growth import check_growth
+from kvbench.models.loading.tokenizer_file import check_growth, check_reading
 from kvbench.models.loading.weights import LOCAL, from_folder, random, shape_config
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, give_arguments, uses_template
