@@ -72,15 +72,15 @@ class Scene:
     def needle(self) -> tuple[int, int]:
         """The first token of the number that is asked for, and the one after its last."""
         ends = [0]
-        for token in self.full_prompt.context:
+        for token in self.full_prompt.prefill:
             ends.append(ends[-1] + len(self.model.tokenizer.decode([token])))
-        first = self.model.tokenizer.decode(self.full_prompt.context).index(self.sample.references[0])
+        first = self.model.tokenizer.decode(self.full_prompt.prefill).index(self.sample.references[0])
         return bisect_right(ends, first) - 1, bisect_left(ends, first + len(self.sample.references[0]))
 
     @cached_property
     def cache(self) -> KVCache:
         """The cache after the whole prompt, with a record of its newest rows for each window."""
-        return self.model.engine.prefill(torch.tensor(self.full_prompt.context), {*WINDOWS, 32}).cache
+        return self.model.engine.prefill(torch.tensor(self.full_prompt.prefill), {*WINDOWS, 32}).cache
 
     def decide(self, *words: str) -> Decision:
         """What a cell keeps of the prompt."""
@@ -247,8 +247,8 @@ def schedule(scene: Scene) -> Figure:
 def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]], int]:
     """Tokens read and pairs of a head, before and after each eviction, and how many tokens the whole prompt has."""
     engine, prompt = scene.model.engine, scene.prompt(cell)
-    ids, block = torch.tensor(prompt.context), cell.schedule.prefill_block
-    later = torch.tensor([*prompt.question, *prompt.context[:answer]])  # which tokens they are does not matter here
+    ids, block = torch.tensor(prompt.prefill), cell.schedule.prefill_block
+    later = torch.tensor([*prompt.question, *prompt.prefill[:answer]])  # which tokens they are does not matter here
     held = [(0, 0)]
 
     def note(cache: KVCache) -> None:

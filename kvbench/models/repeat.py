@@ -39,7 +39,7 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: ContextRepetition) -> Iterato
 
     As in model/wrapper.py of KVzip's code: the instruction for a later chunk has the last tokens of the previous one.
     """
-    ids, instruction = prompt.context, plain(tokenizer, repeat.prompt)
+    ids, instruction = prompt.prefill, plain(tokenizer, repeat.prompt)
     head, turn = prompt.prefix_tokens if repeat.head else 0, prompt.turn if repeat.turn else ()
     for start in range(prompt.prefix_tokens, len(ids), repeat.chunk):
         stop = min(start + repeat.chunk, len(ids))

@@ -149,7 +149,7 @@ def generate(
         engine, tokens = loaded.engine, prompt.tokens + max_new_tokens
         if tokens > loaded.max_length:
             raise UserError(f"prompt and answer have {tokens} tokens, but the model reads at most {loaded.max_length}")
-        engine.check_length(len(prompt.context), len(prompt.question) + max_new_tokens - 1)
+        engine.check_length(len(prompt.prefill), len(prompt.question) + max_new_tokens - 1)
         for timed, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
             results |= {cell: cache for cell, cache in caches.items() if isinstance(cache, Failure)}
             able = {cell: cache for cell, cache in caches.items() if isinstance(cache, HeldCache)}

@@ -141,7 +141,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
     """Return the eviction of a cell for a prompt, or for its first `tokens`."""
-    tokens = len(prompt.context) if tokens is None else tokens
+    tokens = len(prompt.prefill) if tokens is None else tokens
     policy = cell.policy.resolve(
         prompt.prefix_tokens,
         tokens,
@@ -159,7 +159,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
     these.
     """
     eviction = eviction_of(cell, prompt, tokens)
-    return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
+    return IncrementalEviction(eviction, eviction.capacity(len(prompt.prefill) if tokens is None else tokens))
 
 
 def clock(model: LoadedModel) -> float:

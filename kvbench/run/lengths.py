@@ -61,7 +61,7 @@ def _counted(spec: ModelSpec, task: Task, evict_after: EvictAfter) -> Lengths | 
     if not built:
         return None
     later = max(len(prompt.question) for prompt in built) + task.max_new_tokens
-    return Lengths(max(len(prompt.context) for prompt in built), later, is_counted=True)
+    return Lengths(max(len(prompt.prefill) for prompt in built), later, is_counted=True)
 
 
 def _bytes(sample: Sample) -> int:

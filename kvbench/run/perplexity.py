@@ -197,11 +197,11 @@ def _nll(
 
     The given part of a text is read first, in blocks like a prompt; its last token is fed like those that are scored.
     """
-    ids = torch.tensor(prompt.context + prompt.question)
+    ids = torch.tensor(prompt.prefill + prompt.question)
     block = cells[0].schedule.block_of(len(ids)) or 1
     if not prompt.question:
         return list(caches), model.engine.nll(ids, caches, block)
-    num_context = len(prompt.context) - 1
+    num_context = len(prompt.prefill) - 1
     model.engine.read_silently(ids[:num_context], caches, block)
     scoring = []
     for cell, before in zip(cells, caches, strict=True):

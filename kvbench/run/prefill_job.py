@@ -89,7 +89,7 @@ def begin_job(
         samples = [replace(sample, max_new_tokens=lengths.get(sample.id, 0)) for sample in samples]
     if detail == "positions":
         result.token_texts = {
-            prompt.sha256: token_texts(model.tokenizer, prompt.context) for prompt in prompts.values()
+            prompt.sha256: token_texts(model.tokenizer, prompt.prefill) for prompt in prompts.values()
         }
     prompted = [sample for sample in samples if sample.id in prompts]
     if not prompted:
@@ -120,7 +120,7 @@ def _prefill_what_fits(
     not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    exhausted, tokens, usual = engine.counters.oom_at, len(prompt.context), engine.prefill_chunk
+    exhausted, tokens, usual = engine.counters.oom_at, len(prompt.prefill), engine.prefill_chunk
     chunks = list(dict.fromkeys((chunk_of(engine, prompt, cells), usual)))
     if _may_choose_chunk(engine, cells[0]):
         chunks += [chunk for chunk in (usual // 4, usual // 16) if 0 < chunk < tokens]
@@ -144,7 +144,7 @@ def chunk_of(engine: Engine, prompt: Prompt, cells: Sequence[Cell]) -> int:
     """Return how many tokens a pass over a prompt should read for these cells: all, or as many as usual."""
     recorded = [_recorded(cell, prompt) for cell in cells]
     rows, sums = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
-    tokens, chooses = len(prompt.context), _may_choose_chunk(engine, cells[0])
+    tokens, chooses = len(prompt.prefill), _may_choose_chunk(engine, cells[0])
     at_once = chooses and memory.reads_at_once(engine, tokens, sum(rows), len(sums))
     return tokens if at_once else engine.prefill_chunk
 
@@ -394,19 +394,19 @@ def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
             f"the recorded answer has {len(prompt.answer)} tokens: allowed: 1 to task.max_new_tokens="
             f"{sample.max_new_tokens}"
         )
-    model.engine.check_length(len(prompt.context), len(prompt.question) + sample.max_new_tokens - 1)
+    model.engine.check_length(len(prompt.prefill), len(prompt.question) + sample.max_new_tokens - 1)
     return prompt
 
 
 def prefill(
     model: LoadedModel, prompts: Mapping[int, Prompt], cells: Sequence[Cell], chunk: int | None = None
 ) -> TimedPrefill:
-    """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
-    (context,) = {prompt.context for prompt in prompts.values()}
+    """Read what the prompts share, and record the score inputs that any of the cells needs."""
+    (shared,) = {prompt.prefill for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
     recorded = [_recorded(cell, prompt) for cell in cells]
     windows, summed = set[int]().union(*(rows for rows, _ in recorded)), {each for _, each in recorded if each}
-    start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
+    start, ids, block = clock(model), torch.tensor(shared), cells[0].schedule.prefill_block
     if block is None:
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], chunk, summed)
     else:
@@ -423,7 +423,7 @@ def _recorded(cell: Cell, prompt: Prompt) -> tuple[set[int], Summed | None]:
     return memory.observed_rows(
         cell,
         prompt.prefix_tokens,
-        len(prompt.context),
+        len(prompt.prefill),
         question_tokens=prompt.question_tokens,
         suffix_tokens=prompt.suffix_tokens,
     )

@@ -74,7 +74,7 @@ def main() -> None:
     for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
         assert isinstance(sample, Sample)
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
-        prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={16})  # once for all of them
+        prefilled = model.engine.prefill(torch.tensor(prompt.prefill), windows={16})  # once for all of them
         caches = [eviction(prefilled.cache) for eviction in evictions]
         tile = RaggedBatch(caches, model.engine.max_batch, sample.max_new_tokens)  # they decode together
         for eviction, cache, answer in zip(

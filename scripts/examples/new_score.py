@@ -70,7 +70,7 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
     for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
         assert isinstance(sample, Sample)
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
-        prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={POLICY.rows(10**6)})
+        prefilled = model.engine.prefill(torch.tensor(prompt.prefill), windows={POLICY.rows(10**6)})
         smaller = Eviction(POLICY, score, TokenBudget(pairs))(prefilled.cache)
         tile = RaggedBatch([smaller], model.engine.max_batch, sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)

@@ -29,7 +29,7 @@ def sample(context: str, question: str = "", answer_prefix: str = "") -> Sample:
 
 def decoded(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
     """Both sides of the cut in words, special tokens included."""
-    return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
+    return tokenizer.decode(prompt.prefill), tokenizer.decode(prompt.question)
 
 
 def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:
@@ -63,7 +63,7 @@ def test_the_tail_is_what_follows_the_users_text_in_a_template(tokenizer: Any, t
     tokenizer.chat_template = template
     task_sample = sample("The magic number is 7.", " What is it?", " It is")
     prompt = build(tokenizer, task_sample, ALL, 100)
-    end = tokenizer.decode(prompt.context[len(prompt.context) - prompt.suffix_tokens :])
+    end = tokenizer.decode(prompt.prefill[len(prompt.prefill) - prompt.suffix_tokens :])
     assert end == ("<|bot|> It is" if template else "")
     assert build(tokenizer, task_sample, ALL, 100, evict_after="context").suffix_tokens == 0
 
@@ -128,7 +128,7 @@ def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
     templated = build(tokenizer, task_sample, ALL, 100, system="Be brief.", evict_after="context")
     assert decoded(tokenizer, templated) == ("<|system|>Be brief.<|user|>The sky. ", " Blue?<|bot|> It is")
     other = build(tokenizer, sample("The sky. ", "Green?\n"), ALL, 100, system="Be brief.", evict_after="context")
-    assert other.context == templated.context and other.question != templated.question
+    assert other.prefill == templated.prefill and other.question != templated.question
 
 
 @pytest.mark.parametrize("template", [TURNS, "<s>" + TURNS, "\n<s>" + TURNS], ids=["bare", "marked", "marked_later"])
@@ -139,9 +139,9 @@ def test_a_templated_prompt_has_the_tokens_of_the_official_code(template: str) -
     rendered = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
     official = tokenizer(rendered, add_special_tokens=template == TURNS).input_ids
     prompt = build(tokenizer, sample("A sky.", " Blue?"), ALL, 100)
-    assert list(prompt.context) == official and official.count(tokenizer.bos_token_id) == 1
+    assert list(prompt.prefill) == official and official.count(tokenizer.bos_token_id) == 1
     divided = build(tokenizer, sample("A sky.", " Blue?"), ALL, 100, evict_after="context")
-    assert list(divided.context + divided.question) == official
+    assert list(divided.prefill + divided.question) == official
     assert prompt.prefix_tokens == divided.prefix_tokens == official.index(tokenizer.convert_tokens_to_ids("A"))
 
 
@@ -156,15 +156,15 @@ def test_context_and_question_are_the_tokens_of_the_whole_prompt(kind: Any, temp
     context, question = "The sky is blue.\n", "Which colour is the sky?"
     whole = build(tokenizer, sample(context, question), ALL, 100)
     divided = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
-    assert divided.context + divided.question == whole.context and divided.border_tokens is None
+    assert divided.prefill + divided.question == whole.prefill and divided.border_tokens is None
     assert whole.border_tokens is None and whole.sha256 == divided.sha256
     assert (whole.question_tokens, divided.question_tokens) == (len(divided.question), 0)
     if template is None:
-        assert list(whole.context) == tokenizer(context + question).input_ids
+        assert list(whole.prefill) == tokenizer(context + question).input_ids
     if kind != "bytes":
         assert tokenizer.convert_ids_to_tokens(divided.question[0]) == "Which"
     other = build(tokenizer, sample(context, "Is the sky blue?"), ALL, 100, evict_after="context")
-    assert other.context == divided.context, "the context does not depend on the question"
+    assert other.prefill == divided.prefill, "the context does not depend on the question"
 
 
 @pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])
@@ -174,8 +174,8 @@ def test_a_token_across_the_border_is_divided_and_counted(kind: Any) -> None:
     context, question = "The sky is ", "blue sky?"
     whole = tokenizer(context + question).input_ids
     prompt = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
-    read = list(prompt.context + prompt.question)
-    assert read != whole and list(prompt.context) == tokenizer(context).input_ids
+    read = list(prompt.prefill + prompt.question)
+    assert read != whole and list(prompt.prefill) == tokenizer(context).input_ids
     before = next(count for count, pair in enumerate(zip(read, whole, strict=False)) if pair[0] != pair[1])
     behind = len(whole) - before - 1
     assert read[len(read) - behind :] == whole[before + 1 :], "one token of the whole prompt is replaced"

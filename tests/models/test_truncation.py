@@ -46,7 +46,7 @@ def test_a_cut_into_the_question_leaves_nothing_to_ask() -> None:
     text = truncate(of_bytes(), CONTEXT, "0123456789", "middle", 8)
     assert text == ("abcd6789", "")
     sample, task = Sample(0, "any", CONTEXT, "0123456789", "", ("x",), 8), _cut(8)
-    assert len(build(of_bytes(), sample, task, 100).context) == 8
+    assert len(build(of_bytes(), sample, task, 100).prefill) == 8
     for template, answer_prefix in ((None, ""), (None, " So"), (TURNS, "")):  # which would be read after the cut alone
         other = replace(sample, answer_prefix=answer_prefix)
         with pytest.raises(ValueError, match="no question is left to read after eviction"):
@@ -57,7 +57,7 @@ def test_the_template_comes_after_the_cut() -> None:
     sample = Sample(0, "any", CONTEXT, QUESTION, " So", ("x",), 8)
     tokenizer = of_bytes(begin=True, template="<s>" + TURNS)
     prompt = build(tokenizer, sample, _cut(8), 100, evict_after="context")
-    assert tokenizer.decode(prompt.context) == "<s><|user|>abcop"
+    assert tokenizer.decode(prompt.prefill) == "<s><|user|>abcop"
     assert tokenizer.decode(prompt.question) == "?!<|bot|> So"
 
 

@@ -96,8 +96,8 @@ def test_own_answers_over_the_full_cache_are_one_forward_pass_over_the_conversat
     def logits_of(ids: list[int]) -> torch.Tensor:
         return plain(torch.tensor([ids])).logits[0, -1]
 
-    ((answer, *_), *_) = conversed(logits_of, prompt.context, prompt.turns)
-    expected = conversed(logits_of, prompt.context, prompt.turns, stop := {answer[2]})
+    ((answer, *_), *_) = conversed(logits_of, prompt.prefill, prompt.turns)
+    expected = conversed(logits_of, prompt.prefill, prompt.turns, stop := {answer[2]})
     assert len(expected[0][0]) <= 3 and expected[0][0][-1] in stop
     rows = rows_of(replace(model, stop=frozenset(stop)), cells(evict_after=evict_after), [0, 1, 2])
     assert [row.error for row in rows] == [None] * 3
@@ -113,13 +113,13 @@ def test_own_answers_over_a_smaller_cache_are_a_masked_forward_pass(load: Load) 
     model = load(torch.float64)
     (last,) = answered(TASK, [2])
     prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
-    context = torch.tensor(prompt.context)
+    context = torch.tensor(prompt.prefill)
     kept = Eviction(SNAPKV, Attention(), parse_budget("0.25")).decide(model.engine.prefill(context, {8}).cache).kept
 
     def logits_of(ids: list[int]) -> torch.Tensor:
         return masked_forward(model.engine.model, torch.tensor(ids), len(context), kept)[-1]
 
-    expected = conversed(logits_of, prompt.context, prompt.turns)
+    expected = conversed(logits_of, prompt.prefill, prompt.turns)
     rows = rows_of(model, cells("0.25"), [0, 1, 2])[1::2]
     assert [row.output_sha256 for row in rows] == [hash_ids(answer) for answer, *_ in expected]
     assert [row.top2_margin for row in rows] == pytest.approx([margin for *_, margin in expected], abs=1e-10)
@@ -180,7 +180,7 @@ def test_evicting_over_turns_keeps_the_cache_at_its_budget(load: Load) -> None:
 def test_a_conversation_longer_than_the_model_has_answers_and_then_errors(load: Load) -> None:
     (last,) = answered(TASK, [2])
     prompt = build(load().tokenizer, last, TASK, 512, evict_after="context")
-    context, (first, second, _) = len(prompt.context), map(len, prompt.turns)
+    context, (first, second, _) = len(prompt.prefill), map(len, prompt.turns)
     fits = context + first + 5 + second + 4  # two turns with all tokens of both answers
     rows = rows_of(load(max_length=fits), cells(), [0, 1])
     assert [row.error for row in rows] == [None, None]
@@ -200,7 +200,7 @@ def test_a_turn_that_fails_ends_its_conversation(load: Load) -> None:
     model = load()
     (last,) = answered(TASK, [2])
     prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
-    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    prefilled = model.engine.prefill(torch.tensor(prompt.prefill))
     batch = RaggedBatch([prefilled.cache] * 2, 3, len(prompt.question) + last.own_tokens)
     questions = [Question(ids, 5 - turn) for turn, ids in enumerate(prompt.turns)]
 

@@ -132,7 +132,7 @@ def test_the_next_prompts_begin_with_what_fitted(model: LoadedModel, exhaust: An
     """The second prompt is as long as the first; a shorter one begins with the usual block."""
     begun, engine = exhaust(block=8), replace(model.engine, counters=Counters())
     job, samples = PrefillJob({0: SNAPKV}), samples_of(0)
-    tokens = len(prompt_of(model, samples[0], SNAPKV[0]).context)
+    tokens = len(prompt_of(model, samples[0], SNAPKV[0]).prefill)
     for _ in range(2):
         assert run_prefill_job(replace(model, engine=engine), job, samples, "here").chunk == 4
     assert begun == [(16, False), (4, False), (4, False)] and engine.counters.oom_at == {(16, False): tokens}
@@ -238,7 +238,7 @@ def test_a_gpu_reads_a_prompt_in_one_pass_where_that_fits(tokenizer: Any, exhaus
     job, samples = PrefillJob({0: SNAPKV}), samples_of(0)
     with PretendedGpu(total=2**30):
         model = on_gpu(tokenizer)
-        begun, tokens = exhaust(), len(prompt_of(model, samples[0], SNAPKV[0]).context)
+        begun, tokens = exhaust(), len(prompt_of(model, samples[0], SNAPKV[0]).prefill)
         whole = run_prefill_job(model, job, samples, "here")
         assert whole.chunk == ALL and model.engine.counters.room is not None
         model.engine.counters.room = 10**5

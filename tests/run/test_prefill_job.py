@@ -83,10 +83,10 @@ def test_keep_all_over_a_split_prompt_is_one_forward_pass(
         last = render(model.tokenizer, None, sample.question, [("user", "What is the sky?"), ("assistant", "blue")])
         text = f"{first}yellow{last.replace('<|assistant|>', '<|bot|>')}"
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    prefilled = model.engine.prefill(torch.tensor(prompt.prefill))
     batch = RaggedBatch([prefilled.cache], 3, len(prompt.question) + 8)
     (answer,) = model.engine.generate(prefilled, batch, (), question=torch.tensor(prompt.question))
-    ids = torch.tensor([prompt.context + prompt.question + answer.ids])
+    ids = torch.tensor([prompt.prefill + prompt.question + answer.ids])
     plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")  # eager: float32
     reference = plain(ids).logits[0, prompt.tokens - 1 : -1]
     assert reference.argmax(-1).tolist() == list(answer.ids) and len(answer.ids) == 8
@@ -99,13 +99,13 @@ def test_a_question_over_a_cut_context_is_a_masked_forward_pass(load: Callable[.
     model = load(torch.float64)
     (sample,) = samples_of(1)
     prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
-    prefilled = model.engine.prefill(torch.tensor(prompt.context), {8})
+    prefilled = model.engine.prefill(torch.tensor(prompt.prefill), {8})
     eviction = Eviction(replace(SNAPKV, layout=layout), Attention(), parse_budget("0.25"))
     decision = eviction.decide(prefilled.cache)
     tile = RaggedBatch([eviction.evict(prefilled.cache, decision)], 3, len(prompt.question) + 6)
     (answer,) = model.engine.generate(prefilled, tile, (), question=torch.tensor(prompt.question))
-    ids = torch.tensor(prompt.context + prompt.question + answer.ids)
-    logits = masked_forward(model.engine.model, ids, len(prompt.context), decision.kept)[prompt.tokens - 1 : -1]
+    ids = torch.tensor(prompt.prefill + prompt.question + answer.ids)
+    logits = masked_forward(model.engine.model, ids, len(prompt.prefill), decision.kept)[prompt.tokens - 1 : -1]
     assert logits.argmax(-1).tolist() == list(answer.ids)
     assert abs(logits.topk(2).values.diff(dim=-1).abs().min().item() - answer.top2_margin) < 1e-10
 
@@ -252,13 +252,13 @@ def test_a_window_behind_a_template_can_end_with_the_users_text(
     plain = replace(cells("40", evict_after="prompt")[1], policy=policy)
     skipping = replace(plain, policy=replace(policy, window_skips="template"))
     prompt = build(model.tokenizer, sample, TASK, 512)
-    stop = len(prompt.context) - prompt.suffix_tokens
+    stop = len(prompt.prefill) - prompt.suffix_tokens
     assert 0 < prompt.suffix_tokens < prompt.question_tokens
     shared = prefill(model, {1: prompt}, (plain, skipping)).prefilled.cache
     decision = eviction_of(skipping, prompt).decide(shared)
     alone = replace(
         prompt,
-        context=prompt.context[:stop],
+        prefill=prompt.prefill[:stop],
         question_tokens=prompt.question_tokens - prompt.suffix_tokens,
         suffix_tokens=0,
     )

@@ -35,7 +35,7 @@ def samples_of(task: Any) -> list[Sample]:
 def text_of(sample: Sample, template: str | None, evict_after: Any = "prompt", **task: Any) -> tuple[str, str]:
     tokenizer = of_bytes(template=template)
     prompt = build(tokenizer, sample, OwnFile(path="x", **task), 500, evict_after=evict_after)
-    return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
+    return tokenizer.decode(prompt.prefill), tokenizer.decode(prompt.question)
 
 
 def test_a_line_of_longbench_is_read_as_it_is(tmp_path: Path) -> None:

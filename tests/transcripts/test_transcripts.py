@@ -113,9 +113,9 @@ def ours(root: Path, case: str) -> Transcript:
         evict_after = "context" if agnostic else "prompt"
         prompt = build(tok, sample, task, 10**6, "auto", system, evict_after)
     stop = ends(tok, task, model_stop)
-    ids = [*prompt.context, *prompt.question]
+    ids = [*prompt.prefill, *prompt.question]
     return transcript(
-        ids, len(prompt.context), None if stop == model_stop else stop, sample.max_new_tokens, task.min_new_tokens
+        ids, len(prompt.prefill), None if stop == model_stop else stop, sample.max_new_tokens, task.min_new_tokens
     )
 
 
@@ -266,7 +266,7 @@ def test_cards_without_code_are_followed_by_their_messages(name: str, family: st
         (sample,) = task.generate(TokensOf(tok, 1), [number])
         assert isinstance(sample, Sample)
         prompt = build(tok, sample, task, 10**6)
-        assert [*prompt.context, *prompt.question] == list(tok(text, add_special_tokens=False).input_ids)
+        assert [*prompt.prefill, *prompt.question] == list(tok(text, add_special_tokens=False).input_ids)
 
 
 def test_the_page_counts_the_transcripts_of_each_task() -> None:

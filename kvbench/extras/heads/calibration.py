@@ -72,7 +72,7 @@ def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Scor
     """
     repeat = score.inputs.repeat
     assert repeat is not None
-    prefilled = model.engine.prefill(torch.tensor(prompt.context)).cache
+    prefilled = model.engine.prefill(torch.tensor(prompt.prefill)).cache
     cache = model.engine.repeat(prefilled, passes(model.tokenizer, prompt, repeat), repeat)
     table = torch.zeros(info.heads)
     for layer in cache.evictable:
@@ -101,7 +101,7 @@ def query_statistics(plan: Plan, on_read: Callable[[int], None] = lambda prompts
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     tokens = prompts = 0
     for prompts, (prompt, _, _) in enumerate(prompts_of(plan, model), 1):
-        ids = torch.tensor(prompt.context)
+        ids = torch.tensor(prompt.prefill)
         for layer in model.engine.prefill(ids, {len(ids)}).cache.evictable:
             numbers = before_rotation(layer.observed(len(ids)).queries, rotations[layer.index])
             new = numbers.sum(dim=1).cpu(), numbers.abs().sum(dim=1).cpu()

@@ -123,7 +123,7 @@ class Server:
         return {"model": self.endpoint.model or self.model.label, **body}
 
     def _sent(self, prompt: Prompt) -> list[int] | str:
-        ids = list(prompt.context + prompt.question)
+        ids = list(prompt.prefill + prompt.question)
         return ids if self.way == "ids" else text_of(self.tokenizer, ids)
 
     def _turns(self, sample: Sample) -> list[dict[str, str]]:

@@ -129,7 +129,7 @@ def _planted(sample: Sample) -> bool:
 
 def _logprobs(server: Server, prompt: Prompt) -> str | None:
     """Return the problem with log-probabilities of a text, compared with its tokens in reverse; None without any."""
-    backwards = Prompt(tuple(reversed(prompt.context)), (), "")
+    backwards = Prompt(tuple(reversed(prompt.prefill)), (), "")
     try:
         text, reverse = server.nll(prompt), server.nll(backwards)
     except KeyRefused:

@@ -23,7 +23,7 @@ def prompts_of(cell: ServedCell) -> Iterator[dict[str, Any]]:
         if not isinstance(sample, Sample):
             raise UserError(f"task {sample.task}, sample {sample.id}: {sample.error}")
         prompt = prompt_for(tokenizer, cell, sample)
-        ids = [*prompt.context, *prompt.question]
+        ids = [*prompt.prefill, *prompt.question]
         try:
             text = text_of(tokenizer, ids)
         except UserError:

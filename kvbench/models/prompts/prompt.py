@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids that are read before the eviction (`context`) and after it (`question`).
+    """Token ids that are read before the eviction (`prefill`) and after it (`question`).
 
-    `context` ends with the question too if the eviction follows it. sha256: of the final text.
+    prefill: the context, and the question too if the eviction follows it. sha256: of the final text.
 
-    prefix_tokens: the first tokens of `context`, which precede the content of the sample: special tokens, the system
+    prefix_tokens: the first tokens of `prefill`, which precede the content of the sample: special tokens, the system
     turn, the opening of the user's turn and of the task's contexts. suffix_tokens: its newest tokens, which follow the
     user's text: the end of a chat template and the answer prefix, tokenised alone; 0 without a template.
-    question_tokens: its newest tokens from the question on, tokenised alone; 0 if `context` has no question.
+    question_tokens: its newest tokens from the question on, tokenised alone; 0 if `prefill` has no question.
 
     turn: the tokens of a chat template between the user's text and the answer. border_tokens: how many tokens of the
-    whole text are others because it is divided; None if `context` and `question` are its tokens. turns: if answers of
+    whole text are others because it is divided; None if `prefill` and `question` are its tokens. turns: if answers of
     the model's own lie between the tokens of `question`, those before each answer, tokenised alone. blocks: numbers of
-    tokens of `context` after which a schedule evicts turn by turn. answer: tokens of a recorded answer, which is read.
+    tokens of `prefill` after which a schedule evicts turn by turn. answer: tokens of a recorded answer, which is read.
     """
 
-    context: tuple[int, ...]
+    prefill: tuple[int, ...]
     question: tuple[int, ...]
     sha256: str
     prefix_tokens: int = 0
@@ -34,9 +34,9 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        return len(self.context) + len(self.question)
+        return len(self.prefill) + len(self.question)
 
     @property
     def first_question(self) -> tuple[int, ...]:
-        """The tokens between `context` and the first answer."""
+        """The tokens between `prefill` and the first answer."""
         return self.turns[0] if self.turns else self.question

@@ -48,7 +48,7 @@ def test_prompts_of_separate_requests_are_the_official_ones(tmp_path: Path, memb
         for query, (_, prompt) in zip(
             queries, prompts_of(task, template, "context", range(3 * number, 3 * number + 3)), strict=True
         ):
-            begun = text_of(prompt.context)
+            begun = text_of(prompt.prefill)
             if template == "raw":  # the tokenizer's first token; the official text has none
                 begun = begun.removeprefix("<s>")
             assert (begun, text_of(prompt.question)) == (context, query)
@@ -66,7 +66,7 @@ def test_prompts_of_turns_are_the_official_ones(tmp_path: Path, member: str, tem
         for number, (first, *later) in enumerate(GOLDEN[member]["prompts"][f"{mode} {template}"]):
             prompt_pairs = prompts_of(task, template, "prompt", range(3 * number, 3 * number + 3))
             opening = first if template != "raw" else f"<s>{first}"
-            assert {text_of(prompt.context) for _, prompt in prompt_pairs} == {opening}
+            assert {text_of(prompt.prefill) for _, prompt in prompt_pairs} == {opening}
             if mode == "gold":
                 assert [text_of(prompt.question) for _, prompt in prompt_pairs] == ["", later[0], later[0] + later[1]]
             else:
@@ -141,7 +141,7 @@ def test_the_middle_of_what_is_read_first_is_dropped_as_tokens(tmp_path: Path, t
     whole = prompts_of(task_of(tmp_path, "kv", turns=turns, max_prompt_tokens=10**5), "system", after, range(3))
     part = prompts_of(task_of(tmp_path, "kv", turns=turns, max_prompt_tokens=101), "system", after, range(3))
     for (_, full), (_, dropped) in zip(whole, part, strict=True):
-        assert dropped.context == full.context[:50] + full.context[-50:] and dropped.question == full.question
+        assert dropped.prefill == full.prefill[:50] + full.prefill[-50:] and dropped.question == full.question
         assert dropped.border_tokens is None and dropped.turns == full.turns
 
 

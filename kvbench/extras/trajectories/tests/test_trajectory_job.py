@@ -68,7 +68,7 @@ def mean_nll(logits: torch.Tensor, answer: Sequence[int]) -> float:
 def masked_nll(model: LoadedModel, prompt: Prompt, share: float | None, fixed: int) -> float:
     """Read turn after turn with a mask per head in the place of an eviction; then the last turn and the answer."""
     reader = MaskedReader(Shared(fixed, window=8, sink=2, recent=4))
-    ids, start, last = torch.tensor(prompt.context + prompt.question + prompt.answer), 0, torch.empty(0)
+    ids, start, last = torch.tensor(prompt.prefill + prompt.question + prompt.answer), 0, torch.empty(0)
     with torch.inference_mode():
         for block in prompt.blocks:
             last = bridge.forward(model.engine.model, ids[None, start : start + block], start, reader)
@@ -83,7 +83,7 @@ def test_the_likelihood_of_the_full_cache_is_that_of_one_forward_pass_of_transfo
     task, model = task_of(tmp_path, measure="likelihood"), model_of()
     rows, plain = rows_of(model, cell_of(task)), tiny_llama(torch.float64, vocab_size=261, max_position_embeddings=2048)
     for row, prompt in zip(rows, prompts_of(model, task), strict=True):
-        ids = torch.tensor(prompt.context + prompt.question + prompt.answer)
+        ids = torch.tensor(prompt.prefill + prompt.question + prompt.answer)
         with torch.inference_mode():
             logits = plain(ids[None]).logits[0, -len(prompt.answer) - 1 : -1]
         assert row.value == pytest.approx(mean_nll(logits, prompt.answer), abs=1e-6)
@@ -101,7 +101,7 @@ def test_evictions_at_the_ends_of_turns_are_those_of_a_mask_that_grows(budget: s
     for row, prompt in zip(rows, prompts_of(model, task), strict=True):
         fixed = 90 if share is None else 10**6
         assert row.value == pytest.approx(masked_nll(model, prompt, share, fixed), abs=1e-9)
-        read = len(prompt.context)
+        read = len(prompt.prefill)
         assert row.kept_tokens == min(read, 90 if share is None else int(share * read + 0.5))
         assert row.schedule == "context prefill_block=turn"
 

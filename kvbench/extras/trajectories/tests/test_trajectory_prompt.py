@@ -42,7 +42,7 @@ def prompt_of(tokenizer: Any, sample: Sample, evict_after: Any = "context", **se
 def texts(tokenizer: Any, prompt: Prompt) -> list[str]:
     """Each turn, the part read after the eviction, the answer."""
     places = [sum(prompt.blocks[:number]) for number in range(len(prompt.blocks) + 1)]
-    turns = [prompt.context[start:end] for start, end in pairwise(places)]
+    turns = [prompt.prefill[start:end] for start, end in pairwise(places)]
     return [tokenizer.decode(ids) for ids in (*turns, prompt.question, prompt.answer)]
 
 
@@ -72,7 +72,7 @@ def test_other_templates_and_none_read_plain_words(tmp_path: Path) -> None:
     *_, last, answer = texts(raw, prompt_of(raw, sample))
     assert (last, answer) == ("User: Output of the tool:\nout 1\n\nThen do 1.\n\nAssistant:", f" {call}")
     prompt = prompt_of(raw, sample)
-    assert raw.decode([*prompt.context, *prompt.question]) == sample.prompt
+    assert raw.decode([*prompt.prefill, *prompt.question]) == sample.prompt
 
 
 @pytest.mark.parametrize(
@@ -81,23 +81,23 @@ def test_other_templates_and_none_read_plain_words(tmp_path: Path) -> None:
 def test_later_turns_change_no_token_of_earlier_ones(kind: Any, template: str | None, tmp_path: Path) -> None:
     tokenizer = of_words(kind, begin=True, template=template)
     earlier, later = (prompt_of(tokenizer, sample) for sample in samples_of(tmp_path))
-    assert later.context[: len(earlier.context)] == earlier.context
-    assert later.blocks[0] == len(earlier.context) == sum(earlier.blocks)
-    read = earlier.context + earlier.question + earlier.answer
-    assert later.context[: len(read)] == read or template == TURNS  # which begins recorded answers otherwise
-    assert earlier.context[0] == tokenizer.bos_token_id and earlier.context.count(tokenizer.bos_token_id) == 1
+    assert later.prefill[: len(earlier.prefill)] == earlier.prefill
+    assert later.blocks[0] == len(earlier.prefill) == sum(earlier.blocks)
+    read = earlier.prefill + earlier.question + earlier.answer
+    assert later.prefill[: len(read)] == read or template == TURNS  # which begins recorded answers otherwise
+    assert earlier.prefill[0] == tokenizer.bos_token_id and earlier.prefill.count(tokenizer.bos_token_id) == 1
 
 
 def test_the_parts_of_a_prompt_that_methods_ask_for(tmp_path: Path) -> None:
     tokenizer = of_bytes(template=NATIVE)
     _, sample = samples_of(tmp_path)
     context, whole = (prompt_of(tokenizer, sample, evict_after) for evict_after in ("context", "prompt"))
-    assert whole.context == context.context + context.question and whole.question == ()
+    assert whole.prefill == context.prefill + context.question and whole.question == ()
     assert whole.blocks == (*context.blocks, len(context.question))
     assert whole.question_tokens == len(context.question) and context.question_tokens == 0
-    assert tokenizer.decode(whole.context[: whole.prefix_tokens]) == f"<|system|>{json.dumps(TOOLS)}</s><|user|>"
+    assert tokenizer.decode(whole.prefill[: whole.prefix_tokens]) == f"<|system|>{json.dumps(TOOLS)}</s><|user|>"
     assert (
-        tokenizer.decode(whole.context[-whole.suffix_tokens :]) == "</s><|assistant|>" == tokenizer.decode(whole.turn)
+        tokenizer.decode(whole.prefill[-whole.suffix_tokens :]) == "</s><|assistant|>" == tokenizer.decode(whole.turn)
     )
     assert context.border_tokens is None
     named = prompt_of(tokenizer, sample, system="Be brief.")
@@ -114,7 +114,7 @@ def test_turns_end_behind_answers_that_were_quoted_before(template: str | None, 
     prompt = prompt_of(tokenizer, sample)
     first, last, _ = texts(tokenizer, prompt)
     assert first.count("hello.") == 3 and "Now f." in last
-    assert tokenizer.decode(prompt.context[: prompt.prefix_tokens]).count("hello.") == 1
+    assert tokenizer.decode(prompt.prefill[: prompt.prefix_tokens]).count("hello.") == 1
 
 
 def test_templates_that_rewrite_turns_are_refused(tmp_path: Path) -> None:
