@@ -104,12 +104,12 @@ class _Form:
 class _Texts(NamedTuple):
     """The texts of a prompt up to the first answer.
 
-    context, question: read before the eviction and after it. head: what precedes the sample's own text. tail: what a
-    template puts between the user's text and the answer. request, suffix: the end of `context` from the question on,
+    prefill, question: read before the eviction and after it. head: what precedes the sample's own text. tail: what a
+    template puts between the user's text and the answer. request, suffix: the end of `prefill` from the question on,
     and that after the user's text; empty if the question is not in it.
     """
 
-    context: str
+    prefill: str
     question: str
     head: str
     tail: str
@@ -126,17 +126,17 @@ def _build(form: _Form, sample: Sample, limit: int | None) -> Prompt:
     texts = _texts_of(form, sample, limit)
     in_template = form.wraps or (tokenizer.bos_token and tokenizer.bos_token in texts.head)
     opening, start = () if in_template else opening_of(tokenizer), texts.head + sample.context_prefix
-    if form.wraps and sample.context_prefix and texts.context.startswith(start):
-        ids = plain(tokenizer, start) + plain(tokenizer, texts.context.removeprefix(start))
+    if form.wraps and sample.context_prefix and texts.prefill.startswith(start):
+        ids = plain(tokenizer, start) + plain(tokenizer, texts.prefill.removeprefix(start))
     else:
-        ids = after_opening(tokenizer, opening, texts.context)
+        ids = after_opening(tokenizer, opening, texts.prefill)
     if not ids:
         raise UserError("the prompt has no tokens")
     half_kept = limit // 2 if task.truncation == "middle_tokens" and limit is not None and limit < len(ids) else 0
     if half_kept:
         ids = ids[:half_kept] + ids[-half_kept:]
     turns = _texts_of_turns(form, sample, texts.question)
-    text, alone = texts.context + "".join(turns), task.tokenises_alone or form.wraps
+    text, alone = texts.prefill + "".join(turns), task.tokenises_alone or form.wraps
     undivided, separate = after_opening(tokenizer, opening, text), list[tuple[int, ...]]()
     if alone or task.turns == "own":
         separate = [_alone(tokenizer, turn, form.closing) if alone else continued(tokenizer, turn) for turn in turns]
