@@ -54,7 +54,7 @@ def test_policies_share_what_they_have_and_keep_what_they_lack() -> None:
 def test_all_policies_share_one_window_under_the_common_protocol() -> None:
     names = [name for name in options("policy") if name not in ("duo_attention", "full", "triattention")]
     cells = cells_of([f"policy={','.join(names)}", "protocol=common"])
-    text = windows([cell.id for cell in cells], {cell.id: cell.description for cell in cells}.get)
+    text = windows(dict.fromkeys(cell.id for cell in cells), {cell.id: cell.description for cell in cells}.get)
     assert text == "window 16, recent 16, pool max 7 where a policy has them"
 
 

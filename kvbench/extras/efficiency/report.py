@@ -173,7 +173,7 @@ def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
     """Return the report of the timed cells of a folder or a frame. Raises as `timed_cells`."""
     cells = timed_cells(source, warn, where)
     blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
-    shared = windows((cell.cell for cell in cells), describer(source))
+    shared = windows(dict.fromkeys(cell.cell for cell in cells), describer(source))
     return Report(
         tables=tuple(map(_table, blocks.values())),
         notes=(*filter(None, [shared]), NOTE, *_production_note(cells), *_environment(source, cells)),

@@ -47,11 +47,7 @@ def write_page(
         rows=page.rows,
         shown=page.shown,
         models=sorted({cell["model"] for cell in page.cells}),
-        windows=windows(
-            (cell["cell"] for cell in page.cells),
-            describer(source),
-            {cell["cell"]: cell["policy"] for cell in page.cells},
-        ),
+        windows=windows({cell["cell"]: cell["policy"] for cell in page.cells}, describer(source)),
         cells=len(page.cells),
         errors=sum(cell["errors"] for cell in page.cells),
         environments=page.environments,

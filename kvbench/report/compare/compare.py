@@ -145,7 +145,7 @@ def compare(
     return Comparison(
         a=a.name,
         b=b.name,
-        windows=windows(describe, lambda cell: describe[cell](cell)),
+        windows=windows(dict.fromkeys(describe), lambda cell: describe[cell](cell)),
         compared=pairing.compared,
         lines=tuple(lines),
         overall=overall,

@@ -51,7 +51,7 @@ class Request:
         """Return the line of a heading that says which windows, newest tokens and pooling cells have, if any has, and
         which protocol is not `paper`. policies: the label of each cell's policy, by cell.
         """
-        text = windows(policies, describer(self.source), policies)
+        text = windows(policies, describer(self.source))
         return f"\n{text}" if text else ""
 
 

@@ -66,7 +66,7 @@ def means_table(
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
     policies = {cell.cell: cell.policy for cell in cells}
-    described = windows(policies, describe, policies)
+    described = windows(policies, describe)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
     reference, others = block.cells(reference=True), block.cells(reference=False)

@@ -24,18 +24,17 @@ SETTINGS: Mapping[str, Callable[[Any], str | None]] = {
 """How each setting of a policy is written; None where a policy has none of it: h2o no pool, tova no window."""
 
 
-def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] | None = None) -> str:
+def windows(labels: Mapping[str, str | None], describe: Describe) -> str:
     """`window 16, recent 16, pool max 7 where a policy has them`, or which policies have which.
 
-    cells: their hashes. labels: of the policy of each, by which policies and the protocol are then named. Empty where
-    no description is kept or no policy has any of the three; drawn answers are named.
+    labels: of the policy of each cell, by which policies and the protocol are named, or None. Empty where no
+    description is kept or no policy has any of the three; drawn answers are named.
     """
-    hashes, labels = list(dict.fromkeys(cells)), labels or {}
-    descriptions = [describe(cell) for cell in hashes]
+    descriptions = [describe(cell) for cell in labels]
     recorded = [(description or {}).get("policy") for description in descriptions]
     policies = [
-        {**policy, "name": labels[cell].split(" ")[0]} if cell in labels else policy
-        for cell, policy in zip(hashes, recorded, strict=True)
+        {**policy, "name": label.split(" ")[0]} if label else policy
+        for label, policy in zip(labels.values(), recorded, strict=True)
         if isinstance(policy, Mapping)
     ]
     shared, differing = [], []
@@ -53,7 +52,7 @@ def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] 
     text = f"{', '.join(shared)} where a policy has them" if shared else ""
     if differing:
         text = "; ".join([f"cells differ in {'; '.join(differing)}", *shared])
-    marks = sorted({mark for label in labels.values() if (mark := protocol_of(label)) != PAPER})
+    marks = sorted({mark for label in labels.values() if label and (mark := protocol_of(label)) != PAPER})
     said = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
     return printable("; ".join(filter(None, (text, *said, answers_text(descriptions)))))
 
@@ -74,5 +73,5 @@ def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
 
 def differing(cells: Iterable[str], describe: Describe) -> str:
     """Return the same sentence if cells do not share them, else nothing."""
-    text = windows(cells, describe)
+    text = windows(dict.fromkeys(cells), describe)
     return text if text.startswith("cells differ") else ""
