@@ -33,8 +33,8 @@ FRACTION, NUMBER, SCORE = range(3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """One cell over its samples, or over the samples of one question number.
+class SummaryColumns:
+    """What tables write for programs of one cell over its samples, or over the samples of one question number.
 
     Means are over the ``n`` samples that have a value; missing is None.
 
@@ -42,13 +42,8 @@ class Summary:
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
     per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer; ``held_bytes
     full_held_bytes`` as `kvbench.report.held` says. ``acted``: the share of the samples with a value in which the
-    method acted, 0..1, of the ``judged`` ones that say whether (`kvbench.report.acted`); ``unjudged`` do not.
-    ``full_there``: the mean of the full cache on the prompts in which it did, if it has all of them. ``errors``
-    counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
-    ``question_number`` is blank in a summary of a whole cell.
-    ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is the variance of ``mean``, if
-    samples are independent or the mean is over contexts. ``cut``: answers that ended within their reasoning.
-    ``limited``: those that reached their longest length, of the ``ended`` ones that say why they ended.
+    method acted, 0..1, of those that say whether (`kvbench.report.acted`). ``errors`` counts failed samples,
+    ``blanks`` those that have neither an error nor a number; both are in no mean.
     """
 
     model: str
@@ -85,7 +80,19 @@ class Summary:
     full_held_bytes: float | None
     acted: float | None
     first_token_seconds: float | None
-    # what follows is no column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(SummaryColumns):
+    """Columns, and what reports need beside them.
+
+    ``question_number`` is blank in a summary of a whole cell. ``contexts``: how many different ones the ``n`` samples
+    are about. ``variance / n`` is the variance of ``mean``, if samples are independent or the mean is over contexts.
+    ``cut``: answers that ended within their reasoning. ``limited``: those that reached their longest length, of the
+    ``ended`` ones that say why they ended. ``judged`` samples say whether the method acted, ``unjudged`` do not.
+    ``full_there``: the mean of the full cache on the prompts in which it did, if it has all of them.
+    """
+
     rate: bool  # print x100
     higher: bool  # more is better
     variance: float | None  # of the samples' values, over n - 1, or n times the mean's over contexts
@@ -101,8 +108,7 @@ class Summary:
     full_there: float | None = None
 
 
-_FIELDS = tuple(field.name for field in fields(Summary))
-COLUMNS = _FIELDS[: _FIELDS.index("rate")]
+COLUMNS = tuple(column.name for column in fields(SummaryColumns))
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
     *("task_version", "cell"),
