@@ -34,7 +34,7 @@ FRACTION, NUMBER, SCORE = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryColumns:
-    """What tables write for programs of one cell over its samples, or over the samples of one question number.
+    """Columns of one cell over its samples, or over the samples of one question number, as programs read them.
 
     Means are over the ``n`` samples that have a value; missing is None.
 
@@ -42,7 +42,7 @@ class SummaryColumns:
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
     per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer; ``held_bytes
     full_held_bytes`` as `kvbench.report.held` says. ``acted``: the share of the samples with a value in which the
-    method acted, 0..1, of those that say whether (`kvbench.report.acted`). ``errors`` counts failed samples,
+    method acted, 0..1, among samples that say whether (`kvbench.report.acted`). ``errors`` counts failed samples,
     ``blanks`` those that have neither an error nor a number; both are in no mean.
     """
 
@@ -84,7 +84,7 @@ class SummaryColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(SummaryColumns):
-    """Columns, and what reports need beside them.
+    """Columns, and further facts that reports need.
 
     ``question_number`` is blank in a summary of a whole cell. ``contexts``: how many different ones the ``n`` samples
     are about. ``variance / n`` is the variance of ``mean``, if samples are independent or the mean is over contexts.
