@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from kvbench.extras.servers.answer_stream import Times
 from kvbench.extras.servers.client import Client, Refused
-from kvbench.extras.servers.endpoint import Endpoint, ServedModel
+from kvbench.extras.servers.endpoint import Endpoint
+from kvbench.extras.servers.served_model import ServedModel
 from kvbench.extras.servers.tokenizer import Tokenizer
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.support.errors import UserError

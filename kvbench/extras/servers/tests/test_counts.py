@@ -8,7 +8,8 @@ import pytest
 
 from kvbench.extras.servers.client import Client
 from kvbench.extras.servers.completions import Server
-from kvbench.extras.servers.endpoint import Endpoint, ServedModel
+from kvbench.extras.servers.endpoint import Endpoint
+from kvbench.extras.servers.served_model import ServedModel
 from kvbench.extras.servers.tests.stub import FOLDER, TOKENIZER
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.support.errors import UserError
