@@ -110,8 +110,8 @@ def _summary(findings: Sequence[Finding]) -> Iterator[str]:
         if names := [name.removeprefix(f"{kind} ") for name in _named(findings, kind, "ok")]:
             yield f"{what:<9} {', '.join(names)}"
     yield f"models    {by_name['HF_HOME'].text}"
-    data, there = (len([*_named(findings, "data", mark)]) for mark in (None, "ok"))
-    yield f"data      {there} of {data} data sets in {by_name['data.root'].text}: kvbench data list"
+    data, present = (len([*_named(findings, "data", mark)]) for mark in (None, "ok"))
+    yield f"data      {present} of {data} data sets in {by_name['data.root'].text}: kvbench data list"
     if lacking := [name.removeprefix("extra ") for name in _named(findings, "extra", "-")]:
         yield f"optional  {', '.join(lacking)}: pip install 'kvbench[NAME]'"
     to_fix = [each for each in findings if each.mark == "missing" or (each.mark == "-" and each.name == "sentences")]

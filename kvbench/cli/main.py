@@ -100,11 +100,11 @@ def declared(command: str) -> Parser:
 
 def _declared(command: str) -> tuple[Any, Parser]:
     """Return the module of a command, and its declaration. Raises UserError for a command that there is not."""
-    found = _command(command)
-    if found is None:
+    entry = _command(command)
+    if entry is None:
         fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, commands())
         raise UserError(f"unknown command {command}: {fix}")
-    module, parser = found.load(), Parser(f"kvbench {command}")
+    module, parser = entry.load(), Parser(f"kvbench {command}")
     module.declare(parser)
     return module, parser
 

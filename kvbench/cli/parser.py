@@ -113,13 +113,13 @@ class Parser(argparse.ArgumentParser):
 
     def _check_given_once(self, words: Sequence[str]) -> None:
         """Raise UserError for a setting that is given twice: the last would be taken, and nobody told."""
-        given: dict[str, str] = {}
+        values: dict[str, str] = {}
         for word in words:
             key, equals, value = word.partition("=")
-            if equals and key in given:
-                both = f"{key} is given twice, as {given[key]} and as {value}"
-                self.error(f"{both}: write one of them, or a list, {key}={given[key]},{value}")
-            given[key] = value
+            if equals and key in values:
+                both = f"{key} is given twice, as {values[key]} and as {value}"
+                self.error(f"{both}: write one of them, or a list, {key}={values[key]},{value}")
+            values[key] = value
 
     def asks_for_help(self, arguments: Sequence[str]) -> bool:
         """Return whether a line has --help, other than after a flag that takes the rest of the line."""

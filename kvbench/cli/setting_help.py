@@ -27,14 +27,14 @@ def help_of_part(group: str, node: Mapping[str, Any]) -> Mapping[str, str]:
 
 def help_of_allocations(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the help of `heads` and `layers` of a policy with the names of their kinds, and of their settings."""
-    found: dict[str, str] = {}
+    helps: dict[str, str] = {}
     for part in ("heads", "layers"):
         names = [name for name in items(ALLOCATION) if name.startswith(f"{part}/")]
         for name in names:
-            said = help_of_part(ALLOCATION, load_entry(ALLOCATION, name))
-            found |= {f"{part}.{key}": text for key, text in said.items()}
-        found[part] = f"{texts[part]}: {', '.join(name.partition('/')[2] for name in names)}"
-    return found
+            own = help_of_part(ALLOCATION, load_entry(ALLOCATION, name))
+            helps |= {f"{part}.{key}": text for key, text in own.items()}
+        helps[part] = f"{texts[part]}: {', '.join(name.partition('/')[2] for name in names)}"
+    return helps
 
 
 def help_of_steps() -> dict[str, str]:

@@ -82,9 +82,9 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
 
 def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
     """Mirror the rows of a sweep, and print the message of the logger."""
-    said = logger.mirror(sweep.results, fetched(rows))
-    if said is not None and not sweep.quiet:
-        tell(said)
+    address = logger.mirror(sweep.results, fetched(rows))
+    if address is not None and not sweep.quiet:
+        tell(address)
 
 
 def print_sweep(sweep: Sweep) -> None:

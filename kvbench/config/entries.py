@@ -74,9 +74,9 @@ def class_of(group: str, node: Mapping[str, Any]) -> Any:
     module, _, attribute = target.rpartition(".")
     problem = "is not a dataclass: make it one; its fields are the settings"
     try:
-        found = getattr(import_module(module), attribute)
-        if is_dataclass(found):
-            return found
+        member = getattr(import_module(module), attribute)
+        if is_dataclass(member):
+            return member
     except Exception as error:  # the code of a plugin may raise anything when it is imported
         problem = f"does not load: {type(error).__name__}: {' '.join(str(error).split())}"
     name = str(node.get("name", ""))
@@ -119,8 +119,8 @@ def find(group: str, word: str) -> Item | None:
     Raises UserError or MissingFile for a Python file that holds no class of the group, or one with a name of kvbench.
     """
     if names_object(word):
-        found = object_of(word)
-        return Item(group, found.name, Path(word), _GIVEN) if is_object(group, found) else None
+        value = object_of(word)
+        return Item(group, value.name, Path(word), _GIVEN) if is_object(group, value) else None
     if not is_python_file(word) or group not in ("score", *held_groups()):
         return items(group).get(word)
     path = Path(word).expanduser().resolve()

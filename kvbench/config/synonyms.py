@@ -70,8 +70,8 @@ def equivalent(key: str, values: Sequence[str]) -> str | None:
         is_path = folder not in ("", "shape") and name.lower() not in items("model")
         return f"model=hf model.path={values[0]}" if is_path else None
     settings, ours = synonyms()["settings"], synonyms()["values"].get(key, {})
-    given = ",".join(ours.get(value, value) for value in values)
-    return settings[key].replace("VALUE", given) if key in settings else None
+    renamed = ",".join(ours.get(value, value) for value in values)
+    return settings[key].replace("VALUE", renamed) if key in settings else None
 
 
 @cache

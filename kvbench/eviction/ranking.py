@@ -171,15 +171,15 @@ class Rankings(tuple[Ranking, ...]):
 
         asked: both numbers of each layer; None where nothing will be asked of it.
         """
-        found, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
+        parts, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
         for stack in self.stacks:
             of_stack = [(start + place, each) for place, each in enumerate(asked[start:][: stack.layers]) if each]
             if stack.layers > 1 and stack.candidates and len(of_stack) == stack.layers:
-                found.append(_counts_beyond(stack, [each for _, each in of_stack]))
+                parts.append(_counts_beyond(stack, [each for _, each in of_stack]))
                 known += of_stack
             start += stack.layers
-        if found:
-            counts = torch.cat([part.to(found[0].device, non_blocking=True) for part in found]).tolist()
+        if parts:
+            counts = torch.cat([part.to(parts[0].device, non_blocking=True) for part in parts]).tolist()
             for (place, each), by_head in zip(known, counts, strict=True):
                 self[place]._known[each] = tuple(by_head)
 

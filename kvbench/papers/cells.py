@@ -62,7 +62,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
 
     Raises UserError for values that are not allowed, MissingFile for data files that differ from the lock.
     """
-    found = ItemCells({override.key for override in words if override.root != item.own_settings})
+    of_item = ItemCells({override.key for override in words if override.root != item.own_settings})
     replacing = [*smoke(item, words), *words] if small else list(words)
     composed, placed, files = set[tuple[str, ...]](), set[str](), dict[str, MissingFile]()
     for settings in (parse((*ALWAYS, *run)) for run in item.all_runs):
@@ -72,21 +72,21 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
         composed.add(canonical)
         try:
             of_cells = [override for override in (*kept, *replacing) if override.root != item.own_settings]
-            found.results, cells = cells_of(of_cells, unused)
+            of_item.results, cells = cells_of(of_cells, unused)
         except MissingFile as error:  # a table of heads
             files[str(error).partition(":")[0]] = error
             continue
-        found.unused &= unused
+        of_item.unused &= unused
         used = [override for override in replacing if override.key not in unused]
-        found.commands.append(_canonical([*kept, *used]))
+        of_item.commands.append(_canonical([*kept, *used]))
         differs = tuple(_differences(settings, kept, used))
         for cell in cells:  # a paper has two models, the command line names one: two runs have the same cells
             if repr(cell) not in placed:
                 placed.add(repr(cell))
-                found.entries.append(Placed(cell, _place(item, cell), differs))
-    found.missing = {**lacking_data(entry.cell.task for entry in found.entries), **files}
-    check_unaltered((entry.cell for entry in found.with_data), verifies(words), lambda text: None)
-    return found
+                of_item.entries.append(Placed(cell, _place(item, cell), differs))
+    of_item.missing = {**lacking_data(entry.cell.task for entry in of_item.entries), **files}
+    check_unaltered((entry.cell for entry in of_item.with_data), verifies(words), lambda text: None)
+    return of_item
 
 
 def smoke(item: Item, words: Sequence[Override]) -> list[Override]:

@@ -28,13 +28,13 @@ def draw_curves(page: Page) -> Figure:
     Of more panels than a picture holds the first ones are drawn, and the heading says so.
     """
     labels_of, layout = names_of(page.item), page.item.layout
-    found = panels_of(
+    by_panel = panels_of(
         page, lambda values: ", ".join(printed_name(labels_of, key, values[key]) for key in layout.panels)
     )
-    shown = dict([*found.items()][:MOST_PANELS])
-    rest = f"; {len(found) - MOST_PANELS} more panels are not drawn" if len(found) > MOST_PANELS else ""
+    shown = dict([*by_panel.items()][:MOST_PANELS])
+    rest = f"; {len(by_panel) - MOST_PANELS} more panels are not drawn" if len(by_panel) > MOST_PANELS else ""
     keys = [key for key in layout.rows if key not in layout.panels]
-    names = dict.fromkeys(line for lines in found.values() for line in lines)
+    names = dict.fromkeys(line for lines in by_panel.values() for line in lines)
     labels = {line: ", ".join(filter(None, line_labels(labels_of, keys, line).values())) for line in names}
     parts = {line: (line[0], " ".join(line[1:])) for line in labels}
     marks = Marks.over(part for line, part in parts.items() if FULL not in line)
@@ -70,7 +70,7 @@ def panels_of(page: Page, title_of: Callable[[Values], str]) -> dict[tuple[str, 
     title_of: the title of the panel of a place, whose values are given by key. Raises NothingSelected if no place has a
     number.
     """
-    layout, found = page.item.layout, dict[tuple[str, str], Lines]()
+    layout, lines = page.item.layout, dict[tuple[str, str], Lines]()
     for number in page.numbers:
         values = dict(zip(page.item.keys, number.at, strict=True))
         x, ours, title = number_of(values["budget"]), number.ours, title_of(values)
@@ -79,13 +79,13 @@ def panels_of(page: Page, title_of: Callable[[Values], str]) -> dict[tuple[str, 
         line = tuple(values[key] for key in layout.rows if key not in layout.panels)
         if ours is not None and ours.mean is not None:
             mean, low, high = (end and end * (100.0 if ours.rate else 1.0) for end in (ours.mean, ours.low, ours.high))
-            found.setdefault((title, "ours"), {}).setdefault(line, []).append((x, mean or 0.0, low, high))
+            lines.setdefault((title, "ours"), {}).setdefault(line, []).append((x, mean or 0.0, low, high))
         if number.published is not None and (printed := number_of(number.published.value)) is not None:
-            found.setdefault((title, "published"), {}).setdefault(line, []).append((x, printed, None, None))
-    if not found:
+            lines.setdefault((title, "published"), {}).setdefault(line, []).append((x, printed, None, None))
+    if not lines:
         raise NothingSelected(f"{page.item.name} has no numbers to draw")
-    titles = [title for title, _ in found]
-    return dict(sorted(found.items(), key=lambda panel: (titles.index(panel[0][0]), panel[0][1])))
+    titles = [title for title, _ in lines]
+    return dict(sorted(lines.items(), key=lambda panel: (titles.index(panel[0][0]), panel[0][1])))
 
 
 def _unit(page: Page) -> str:

@@ -106,24 +106,24 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
     The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
     none if some cells read the same prompts, and none if no sample differs from another.
     """
-    found = [cell.summary for cell in cells if cell.summary is not None]
-    failed = sum(summary.errors + summary.blanks for summary in found)
+    summaries = [cell.summary for cell in cells if cell.summary is not None]
+    failed = sum(summary.errors + summary.blanks for summary in summaries)
     short = sum(cell.lacks for cell in cells if cell.summary is not None)
-    found = [summary for summary in found if summary.mean is not None]
-    missing, rate = len(cells) - len(found), all(summary.rate for summary in found)
+    summaries = [summary for summary in summaries if summary.mean is not None]
+    missing, rate = len(cells) - len(summaries), all(summary.rate for summary in summaries)
     mean = low = high = None
-    if found and not missing:
+    if summaries and not missing:
         total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values()) if weight else len(cells)
         shares = [(weight[cell.member] if weight else 1) / total for cell in cells]
-        means = zip(shares, found, strict=True)
+        means = zip(shares, summaries, strict=True)
         mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
         if len(cells) == 1:
-            low, high = found[0].low, found[0].high
+            low, high = summaries[0].low, summaries[0].high
         elif len({cell.prompts for cell in cells}) == len(cells):
-            parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, found, strict=True)]
+            parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, summaries, strict=True)]
             low, high = weighted_interval(mean, parts, rate)
             low, high = (None, None) if low == high else (low, high)
-    n = sum(summary.n for summary in found)
+    n = sum(summary.n for summary in summaries)
     return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, differences(cells))
 
 

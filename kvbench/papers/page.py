@@ -175,13 +175,13 @@ def _published_table(item: Item, tables: Tables, caption: str, theirs: Mapping[A
 
 def _shared(flags: Mapping[At, str], key: Callable[[At], At]) -> dict[At, str]:
     """Return the commonest flag of each line or column of which all numbers have one, if several share it."""
-    found = {}
+    notes = {}
     for name, members in grouped(flags, key).items():
         own = [flags[place] for place in members]
         commonest = max(own, key=own.count)
         if all(own) and (own.count(commonest) > 1 or FULL in name):
-            found[name] = commonest
-    return found
+            notes[name] = commonest
+    return notes
 
 
 def _scaled(number: Measured, value: float, unit: str) -> float:

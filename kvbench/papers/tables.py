@@ -30,7 +30,7 @@ def spread(item: Item, numbers: Mapping[At, T], free: Collection[str] = ARMS, al
     alone: only a number whose column has no other number.
     """
     columns = dict.fromkeys(item.column(at) for at in numbers if FULL not in at and not item.is_average(at))
-    found: dict[At, T] = {}
+    placed: dict[At, T] = {}
     for at, number in numbers.items():
         own = item.column(at)
         spreads = FULL in at and not item.is_average(at) and not (alone and own in columns)
@@ -39,8 +39,8 @@ def spread(item: Item, numbers: Mapping[At, T], free: Collection[str] = ARMS, al
             for column in (columns if spreads else ())
             if all(key in free or a == b for key, a, b in zip(item.layout.cols, own, column, strict=True))
         ]
-        found |= {item.line(at) + column: number for column in alike or [own]}
-    return found
+        placed |= {item.line(at) + column: number for column in alike or [own]}
+    return placed
 
 
 def ranked(item: Item, figures: Mapping[At, Figure], values: Mapping[At, float]) -> dict[At, Figure]:
@@ -49,17 +49,17 @@ def ranked(item: Item, figures: Mapping[At, Figure], values: Mapping[At, float])
 
     values: by place, as they are written; none is best where one has no value. The full cache does not compete.
     """
-    found = dict(figures)
+    marked = dict(figures)
     if item.layout.best == "none" or item.layout.words:
-        return found
+        return marked
     shared = [i for i, key in enumerate(item.keys) if key not in ("policy", "score")]
     competing = grouped((at for at in figures if FULL not in at), lambda at: tuple(at[i] for i in shared))
     for members in competing.values():
         numbers = {at: values.get(at, math.nan) for at in members}
         if not any(map(math.isnan, numbers.values())):
             best, second = best_and_second(numbers, item.layout.best == "highest")
-            found |= {at: replace(found[at], best=at in best, second=at in second) for at in members}
-    return found
+            marked |= {at: replace(marked[at], best=at in best, second=at in second) for at in members}
+    return marked
 
 
 class Tables:

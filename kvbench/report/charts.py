@@ -19,8 +19,8 @@ def names_of(runs: Sequence[Collection[Summary]], describe: Describe) -> dict[st
     names = {cell.cell: _named(cell) for cells in runs for cell in cells}
     for axes in ((CODE,), ()):
         words = Experiments(axes, describe).told_apart(names)
-        told = names if axes else _alike(runs, names)
-        names |= {cell: f"{names[cell]} {words[cell]}" for cell in told if words[cell]}
+        differing = names if axes else _alike(runs, names)
+        names |= {cell: f"{names[cell]} {words[cell]}" for cell in differing if words[cell]}
     return names | {cell: f"{names[cell]} {cell}" for cell in _alike(runs, names)}
 
 

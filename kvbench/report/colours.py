@@ -75,28 +75,28 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     bases = {name: policy_of(name) for name in names}
     wishes = {name: listed.get(base, crc32(base.encode()) % count) for name, base in bases.items()}
     order = sorted(names, key=lambda name: (listed.get(bases[name], count), name != bases[name]))
-    found: dict[str, int] = {}
+    taken: dict[str, int] = {}
     for name in order:
-        if _is_free(wishes[name], found.values()):
-            found[name] = wishes[name]
+        if _is_free(wishes[name], taken.values()):
+            taken[name] = wishes[name]
     for name in order:
-        if name not in found:
+        if name not in taken:
             after = [(wishes[name] + i) % count for i in range(count)]
-            unused = [place for place in after if place not in found.values()] or after
-            found[name] = next((place for place in unused if _is_free(place, found.values())), unused[0])
-    return {name: _look(found[name]) for name in names}
+            unused = [place for place in after if place not in taken.values()] or after
+            taken[name] = next((place for place in unused if _is_free(place, taken.values())), unused[0])
+    return {name: _look(taken[name]) for name in names}
 
 
 @cache
 def places() -> dict[str, int]:
     """Return the place of each policy and score that has one. Never change the result."""
-    found = {name: place for names in (POLICIES, SCORES) for place, name in enumerate(names)}
+    listed = {name: place for names in (POLICIES, SCORES) for place, name in enumerate(names)}
     for file in chain(usable_files("policy"), usable_files("score")):
         text = file.read_text("utf-8", "replace")
         if f"\n{LOOK}:" in text:
             with suppress(yaml.YAMLError, TypeError):  # its own error comes where it is used
-                found[file.stem] = yaml.load(text, LOADER)[LOOK] % (len(COLOURS) * len(MARKERS))
-    return found
+                listed[file.stem] = yaml.load(text, LOADER)[LOOK] % (len(COLOURS) * len(MARKERS))
+    return listed
 
 
 def _is_free(place: int, places: Collection[int]) -> bool:

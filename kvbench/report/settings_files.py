@@ -45,11 +45,11 @@ def left_out() -> dict[str, Any]:
 @cache
 def _steps() -> dict[str, list[str]]:
     """Return the classes of steps by the part of a policy that they are kinds of; "" for steps that are no kinds."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for file in usable_files("step"):
         part = "" if file.parent.name == "step" else file.parent.name
-        found.setdefault(part, []).append(yaml.load(file.read_text("utf-8"), LOADER)["_target_"])
-    return found
+        names.setdefault(part, []).append(yaml.load(file.read_text("utf-8"), LOADER)["_target_"])
+    return names
 
 
 def _defaults_of(target: str) -> Mapping[str, Any]:

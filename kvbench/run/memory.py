@@ -71,8 +71,8 @@ def observed_rows(
     scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
         return set(), None
-    asked = question_tokens or ASSUMED_QUESTION
-    policy = cell.policy.resolve(prefix_tokens, tokens, cell.budget, asked, suffix_tokens)
+    question = question_tokens or ASSUMED_QUESTION
+    policy = cell.policy.resolve(prefix_tokens, tokens, cell.budget, question, suffix_tokens)
     applied = {policy.step_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
     if cell.schedule.decode_every is None and not policy.layers.reads_rows and sums_rows(policy, cell.score):
         evicts = policy.layers.official_divides_all or not policy.keeps_all(cell.budget, tokens)

@@ -40,9 +40,9 @@ def last_change(file: Path) -> Change | None:
     it.
     """
     folder, name = file.resolve().parent, file.resolve().name
-    said = git(folder, "rev-list", "-1", "--timestamp", f"--abbrev={_DIGITS}", "--abbrev-commit", "HEAD", "--", name)
-    if not said or git(folder, "rev-parse", "--is-shallow-repository") != "false":
+    newest = git(folder, "rev-list", "-1", "--timestamp", f"--abbrev={_DIGITS}", "--abbrev-commit", "HEAD", "--", name)
+    if not newest or git(folder, "rev-parse", "--is-shallow-repository") != "false":
         return None
-    seconds, commit = said.split()
+    seconds, commit = newest.split()
     is_last = git(folder, "hash-object", "--no-filters", "--", name) == git(folder, "rev-parse", f"HEAD:./{name}")
     return Change(commit, datetime.fromtimestamp(int(seconds), UTC), is_last)

@@ -48,12 +48,12 @@ def named(group: str) -> dict[str, Named]:
     A plugin that is broken brings none, so that every command still runs; `kvbench doctor` says what is wrong with it.
     """
     ours = [_read(file) for source in own_sources() for file in _files(source.conf, group)]
-    found = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
+    members = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
     for source in usable_plugins():
         with suppress(UserError):
             brought = [_read(file) for file in _files(source.conf, group)]
-            found = {each.name: each for each in brought} | found
-    return found
+            members = {each.name: each for each in brought} | members
+    return members
 
 
 def member(group: str, name: str) -> Named | None:

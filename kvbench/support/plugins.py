@@ -75,8 +75,8 @@ def sources() -> tuple[Source, ...]:
 def own_sources() -> tuple[Source, ...]:
     """Return the folders of kvbench's settings: `conf`, then one of each extra that has some."""
     extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
-    found = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
-    return tuple(Source(OURS, __version__, package, conf) for package, conf in found)
+    sources = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
+    return tuple(Source(OURS, __version__, package, conf) for package, conf in sources)
 
 
 def plugins() -> list[EntryPoint]:
@@ -86,11 +86,11 @@ def plugins() -> list[EntryPoint]:
 
 def usable_plugins() -> list[Source]:
     """Return the settings of every plugin that is not broken; `sources` says what is wrong with the others."""
-    found = []
+    sources = []
     for point in plugins():
         with suppress(UserError):
-            found.append(source_of(point))
-    return found
+            sources.append(source_of(point))
+    return sources
 
 
 def plugin_packages() -> list[str]:
@@ -138,10 +138,10 @@ def held_groups() -> dict[str, str]:
     """Return the groups whose members hold the kept pairs of a cell, which extras and plugins bring, and the member
     that a run has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
     """
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     for source in (*own_sources()[1:], *usable_plugins()):
-        found |= usual_members(source.conf)
-    return dict(sorted(found.items()))
+        members |= usual_members(source.conf)
+    return dict(sorted(members.items()))
 
 
 @lru_cache
@@ -150,17 +150,17 @@ def usual_members(conf: Path) -> dict[str, str]:
 
     Raises UserError for a file that names none. Never change the result.
     """
-    file, found = conf / RUN, dict[str, str]()
+    file, members = conf / RUN, dict[str, str]()
     if not file.is_file():
-        return found
+        return members
     try:
         for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"]:
-            found |= {str(group): str(member) for group, member in entry.items()}
+            members |= {str(group): str(member) for group, member in entry.items()}
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
-        found = {}  # one bad entry spoils the file
-    if not found:
+        members = {}  # one bad entry spoils the file
+    if not members:
         raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER]")
-    return found
+    return members
 
 
 def items(group: str) -> dict[str, Item]:

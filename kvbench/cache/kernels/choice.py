@@ -102,5 +102,5 @@ def kernel_module(operation: str) -> Any:
 def _triton() -> str | None:
     """Return the package that holds the Triton kernels, as its settings file names it; None: it was taken away."""
     files = (source.conf / "kernels" / "triton.yaml" for source in (*own_sources(), *usable_plugins()))
-    found = [yaml.load(file.read_text("utf-8"), LOADER)["_target_"] for file in files if file.is_file()]
-    return found[0] if found else None
+    targets = [yaml.load(file.read_text("utf-8"), LOADER)["_target_"] for file in files if file.is_file()]
+    return targets[0] if targets else None

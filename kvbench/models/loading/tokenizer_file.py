@@ -65,7 +65,7 @@ def check_growth(folder: Path) -> None:
         return
     try:
         content = json.loads(read_whole(folder / FILE))
-        found = {
+        counts = {
             "normalizer": (growth(content.get("normalizer")), MOST_CHARACTERS, "characters of one"),
             "decoder": (growth(content.get("decoder")), MOST_CHARACTERS, "characters of one"),
             "post_processor": (added(content.get("post_processor")), MOST_ADDED, "tokens around a text"),
@@ -74,7 +74,7 @@ def check_growth(folder: Path) -> None:
         if isinstance(error, UserError):
             raise
         return  # of a form that tokenizers refuses
-    for name, (count, most, what) in found.items():
+    for name, (count, most, what) in counts.items():
         if count > most:
             raise UserError(
                 f"{folder / FILE}: its {name} makes up to {count:,} {what}: allowed: {most:,}; use the tokenizer of "

@@ -120,14 +120,14 @@ def render_turns(
     Raises OverLimit for a template that takes more than `LIMITS`: one of others may hold loops in loops, and tell the
     turns of a trial from turns of a task. A child of this process renders it.
     """
-    given = sum(len(str(value)) for turn in turns for value in turn.values()) + len(str(tools))
+    length = sum(len(str(value)) for turn in turns for value in turn.values()) + len(str(tools))
     try:
         return _child(tokenizer).call(
-            partial(_render_turns, tokenizer), turns, answers, tools, most=GROWTH * given + MORE
+            partial(_render_turns, tokenizer), turns, answers, tools, most=GROWTH * length + MORE
         )
     except OverLimit as error:
         raise OverLimit(
-            f"the model's chat template takes more than {error}, for {len(turns)} turns of {given:,} characters, "
+            f"the model's chat template takes more than {error}, for {len(turns)} turns of {length:,} characters, "
             "probably because of nested loops: use model.chat=never, or fix the template"
         ) from None
 
@@ -138,8 +138,8 @@ _children: weakref.WeakKeyDictionary[Any, tuple[Any, BoundedChild]] = weakref.We
 
 def _child(tokenizer: Any) -> BoundedChild:
     """Return the child that renders the template of a tokenizer as it is now."""
-    given = getattr(tokenizer.apply_chat_template, "keywords", None)
-    known = (tokenizer.chat_template, given, getattr(tokenizer, "special_tokens_map", None), LIMITS)
+    settings = getattr(tokenizer.apply_chat_template, "keywords", None)
+    known = (tokenizer.chat_template, settings, getattr(tokenizer, "special_tokens_map", None), LIMITS)
     if tokenizer not in _children or _children[tokenizer][0] != known:
         child = BoundedChild(LIMITS)
         weakref.finalize(tokenizer, child.close)

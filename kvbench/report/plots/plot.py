@@ -97,10 +97,10 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
 
 def kind_of(name: str) -> Named:
     """Return a kind of plot. Raises UserError for one that there is not."""
-    found = member("plot", name)
-    if found is None:
+    target = member("plot", name)
+    if target is None:
         raise UserError(f"unknown plot {name!r}; {closest(name, named('plot'))}")
-    return found
+    return target
 
 
 def cells_of(blocks: Sequence[Block]) -> list[Summary]:

@@ -53,8 +53,8 @@ def windows(labels: Mapping[str, str | None], describe: Describe) -> str:
     if differing:
         text = "; ".join([f"cells differ in {'; '.join(differing)}", *shared])
     marks = sorted({mark for label in labels.values() if label and (mark := protocol_of(label)) != PAPER})
-    said = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
-    return printable("; ".join(filter(None, (text, *said, answers_text(descriptions)))))
+    protocols = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
+    return printable("; ".join(filter(None, (text, *protocols, answers_text(descriptions)))))
 
 
 def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:

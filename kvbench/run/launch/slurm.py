@@ -247,8 +247,8 @@ def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
             name = fields["array"]
             states[name if fields["index"] == "N/A" else f"{name}_{fields['index']}"] = fields["state"]
     if others:
-        said = shortened([printable(line)[:200] for line in others], 2)
-        print(f"kvbench: warning: squeue also says what is no task: {said}", file=sys.stderr)
+        lines = shortened([printable(line)[:200] for line in others], 2)
+        print(f"kvbench: warning: squeue also says what is no task: {lines}", file=sys.stderr)
     return states
 
 

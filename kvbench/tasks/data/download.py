@@ -101,9 +101,9 @@ def _described(download: Download) -> Download:
         return download
     from huggingface_hub import get_hf_file_metadata
 
-    said = get_hf_file_metadata(address(download), library_name="kvbench")
-    sha256 = said.etag if re.fullmatch(r"[0-9a-f]{64}", said.etag or "") else None
-    commit, size = said.commit_hash or download.revision, download.bytes or said.size
+    metadata = get_hf_file_metadata(address(download), library_name="kvbench")
+    sha256 = metadata.etag if re.fullmatch(r"[0-9a-f]{64}", metadata.etag or "") else None
+    commit, size = metadata.commit_hash or download.revision, download.bytes or metadata.size
     return replace(download, revision=commit, sha256=download.sha256 or sha256, bytes=size)
 
 
@@ -134,12 +134,12 @@ def _guarded(url: str, watcher: Watcher) -> Iterator[None]:
     """While the block runs, tell the watcher what the client would print, and let no redirect end encryption."""
     from huggingface_hub import get_session
 
-    said = set[str]()
+    notes = set[str]()
 
     def tell(record: logging.LogRecord) -> bool:
-        if (text := " ".join(record.getMessage().split())) not in said:
+        if (text := " ".join(record.getMessage().split())) not in notes:
             watcher.say(text)
-        said.add(text)
+        notes.add(text)
         return False
 
     def refuse(request: Any) -> None:
