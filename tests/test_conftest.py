@@ -70,7 +70,7 @@ def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: 
         if folder:
             os.environ["KVBENCH_SHARED"] = folder
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        return pytest.main(["-q", "-p", "no:cacheprovider"])
+        return pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception"])
 
     out, _ = Forked(work, tmp_path, tmp_path).communicate()
     assert counts in out.splitlines()[-1]

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ GROUPS = ("model", "task", "policy", "score", *held_groups(), "launcher", "logge
 """The groups of a run, whose members are named on a command line."""
 MOST_VALUES = 100_000
 """Values that a range may list."""
+_KEPT = 4096
+"""Words whose reading is kept: the runs of an item, and items, share most of theirs. It gives new lists to each."""
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)
 BARE = re.compile(r"""[^\s'"\\=]+|\{.*\}|\[.*\]""")
 """Texts that need no quotes on a command line; parts and lists may be given as texts."""
@@ -147,6 +149,7 @@ def _parser() -> "OverridesParser":
     return OverridesParser.create()
 
 
+@lru_cache(_KEPT)
 def _read(word: str) -> "HydraOverride":
     from hydra.errors import HydraException
 

@@ -211,8 +211,19 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
 
 def rows_of(table: pa.Table) -> list[Row]:
     """Return the rows of a table that has all columns; a value that is not a number is missing."""
-    lines = table.select(list(COLUMNS)).to_pylist()
-    return [Row(**{**line, "value": None} if line["value"] != line["value"] else line) for line in lines]
+    columns = {name: _values(table[name]) for name in COLUMNS}
+    columns["value"] = [None if value != value else value for value in columns["value"]]
+    return [Row(**dict(zip(COLUMNS, line, strict=True))) for line in zip(*columns.values(), strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column as `to_pylist` does, faster: equal texts are one, numbers are read at once."""
+    if pa.types.is_string(column.type):
+        coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        return [*map(coded.dictionary.to_pylist().__getitem__, coded.indices.to_numpy())]
+    if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_float64(column.type)):
+        return column.to_numpy().tolist()
+    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
 
 
 def is_parquet(path: Path) -> bool:

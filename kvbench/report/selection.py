@@ -34,22 +34,23 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
     have, goes to ``warn``.
     """
-    every = rows
+    left = np.ones(rows.num_rows, bool)
     for key, patterns in where.items():
-        coded = rows["cell" if is_setting(key) else key].combine_chunks().dictionary_encode(null_encoding="encode")
+        column = rows["cell" if is_setting(key) else key].filter(pa.array(left))
+        coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [as_typed(setting(describe(value), key) if is_setting(key) else value) for value in values]
         absent = [pattern for pattern in patterns if not any(_matches(pattern, value) for value in texts)]
         nearest_first = sorted(set(texts), key=lambda text: (not text.startswith(tuple(absent)), text))
         present = f"the rows have {shortened(nearest_first, _LISTED)}"
         if len(absent) == len(patterns):
-            hint = _whole_labels(every["policy"].unique().to_pylist(), where["policy"]) if "policy" in where else ""
+            hint = _whole_labels(rows["policy"].unique().to_pylist(), where["policy"]) if "policy" in where else ""
             raise NothingSelected(f"no row has {key}={','.join(patterns)}; {present}{hint}")
         for pattern in absent:
             warn(f"no row has {key}={pattern}; {present}")
         chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in patterns)]
-        rows = rows.filter(pa.array(np.isin(codes, chosen)))
-    return rows
+        left[left] = np.isin(codes, chosen)
+    return rows.filter(pa.array(left)) if where else rows
 
 
 def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:
@@ -95,9 +96,19 @@ def is_setting(key: str) -> bool:
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
     """Return a setting by its name on the command line, in the description of a cell; None if it has none."""
-    leaves, name = flat(description), short().get(key, key)
-    value = leaves.get(name)
-    return left_out().get(name) if value is None and "policy.name" in leaves else value
+    name = short().get(key, key)
+    value = _leaf(description or {}, name)
+    return left_out().get(name) if value is None and _leaf(description or {}, "policy.name") is not None else value
+
+
+def _leaf(description: Mapping[str, Any], name: str) -> Any:
+    """Return what `flat` has under a name, without the other leaves; None if there is none."""
+    if (value := description.get(name)) is not None and not isinstance(value, Mapping):
+        return value
+    places = (place for place, mark in enumerate(name) if mark == ".")
+    parts = ((description.get(name[:place]), name[place + 1 :]) for place in places)
+    found = (_leaf(part, rest) for part, rest in parts if isinstance(part, Mapping))
+    return next((value for value in found if value is not None), None)
 
 
 def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -10,13 +10,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvbench.extras.claims.answers import Answers
-from kvbench.extras.claims.file import ClaimsFile
 from kvbench.extras.claims.verdicts import CONFIRMED, CONTRADICTED, Verdict, check
 from kvbench.report.compare.compare import Difference
 from kvbench.report.plots import canvas
 from kvbench.report.stats.verdicts import BETTER, WORSE
-from reference_results.pages import BLOCK, Comparison, comparisons_of, judged
+from reference_results.pages import BLOCK, Comparison, claims_of, comparisons_of, judged
 
 A_BETTER, B_BETTER, NO_DIFFERENCE, UNDECIDED = "#D55E00", "#0072B2", "#009E73", "#8a8a8a"
 COLOURS = {WORSE: A_BETTER, BETTER: B_BETTER}
@@ -67,7 +65,7 @@ def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
 
 def draw_claims(folder: Path, out: Path) -> None:
     """Draw the claims of a folder that are in points and whose rows are all there."""
-    answers = Answers.read(ClaimsFile(folder / "claims.yaml").claims, folder / "rows.parquet", lambda words: None)
+    _, answers = claims_of(folder)
     shown = []
     for each in check(answers):
         if each.rate and each.difference is not None:

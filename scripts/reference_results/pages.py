@@ -243,9 +243,14 @@ def _table(name: str, words: list[str]) -> str:
 
 def _claims(folder: Path) -> str:
     """What the packed rows of a folder say of its claims; without any, what is planned."""
+    return f"\n{emitted(replace(report_of(*claims_of(folder)), title=''), 'markdown')}\n"
+
+
+@cache
+def claims_of(folder: Path) -> tuple[ClaimsFile, Answers]:
+    """Return the claims of a folder, and its packed rows as far as they ask for them."""
     file = ClaimsFile(folder / "claims.yaml")
-    answers = Answers.read(file.claims, folder / "rows.parquet", lambda words: None)
-    return f"\n{emitted(replace(report_of(file, answers), title=''), 'markdown')}\n"
+    return file, Answers.read(file.claims, folder / "rows.parquet", lambda words: None)
 
 
 def _digits(tasks: str, full: str, block: str) -> str:

@@ -57,9 +57,17 @@ BY_HYDRA |= {group: BY_HYDRA[group][::6] for group in ("policy", "score", "model
 models, whose files are alike."""
 
 
+class Stored(dict[str, Any]):
+    """What Hydra's store holds. Hydra copies the whole store to compose, beside each node that it reads from it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Stored":
+        return self
+
+
 @cache
 def store_members() -> None:
     """Store the members of files one by one, since Hydra knows files of one name; and the files of extras."""
+    ConfigStore.instance().repo = Stored(ConfigStore.instance().repo)
     for item in (item for group in KINDS for item in items(group).values()):
         if item.name in member_names(item.path.read_text("utf-8")) or item.source.conf != paths.conf():
             folder, _, name = f"{item.group}/{item.name}".rpartition("/")

@@ -37,6 +37,7 @@ from kvbench.extras.audit.scores import scores_of
 from kvbench.extras.audit.verdicts import Judged, Verdict, judged, verdict, verdict_of_all
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.settings_file import LOADER
 
 Kind = Literal["mean", "each", "every", "best", "more", "factor", "wins", "tasks", "given", "none"]
 Values = dict[str, str | list[str]]
@@ -107,12 +108,14 @@ class Audited:
 
 def claims_of(folder: Path) -> list[Claim]:
     """Return all claims, in the file's order. Raises UserError, naming the claim, for a field that does not fit."""
-    return [_claim(entry) for entry in yaml.safe_load((folder / "claims.yaml").read_text("utf-8"))]
+    adapter = TypeAdapter(Claim)
+    entries = yaml.load((folder / "claims.yaml").read_text("utf-8"), LOADER)
+    return [_claim(entry, adapter) for entry in entries]
 
 
-def _claim(entry: dict[str, Any]) -> Claim:
+def _claim(entry: dict[str, Any], adapter: TypeAdapter[Claim]) -> Claim:
     try:
-        return TypeAdapter(Claim).validate_python(entry)
+        return adapter.validate_python(entry)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -13,6 +13,7 @@ tell no rows apart.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from kvbench.records import Row
@@ -110,7 +111,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     shared: list[str] = []
     compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for name in (*QUESTION, *CELL):
-        of_a, of_b = ({getattr(row, name) for row in side.rows} for side in (a, b))
+        of_a, of_b = (set(map(attrgetter(name), side.rows)) for side in (a, b))
         if name in unsaid:
             continue
         if of_a & of_b or (strict and name != "task_version"):
@@ -124,8 +125,8 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
                 "and seed"
             )
         compared[name] = texts
-    for side in (a, b):
-        _check_compared(side, list(compared))
+    for i, side in enumerate((a, b)):
+        _check_compared(side, [name for name, texts in compared.items() if len(texts[i]) > 1])
     shared += [name for name in _refinement(a, b, shared) if not unsaid or name.startswith("task.")]
     if strict:
         shared += sorted(_differing_tasks(a, b, shared))
@@ -170,7 +171,9 @@ def _told_apart(
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
-    """Require that a compared column has one value per question: otherwise it is not clear which one is compared."""
+    """Require that a compared column of several values has one per question: else it is not clear which is compared."""
+    if not names:
+        return
     questions = grouped(side.rows, lambda row: (row.model, *(getattr(row, name) for name in QUESTION), row.sample))
     for rows in questions.values():
         for name in names if len(rows) > 1 else ():

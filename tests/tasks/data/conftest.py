@@ -44,9 +44,15 @@ def host() -> Iterator[Host]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that would have been waited."""
+    """The seconds that would have been waited, a hundredth at most: who waits for a process must not only ask."""
     waited: list[float] = []
-    monkeypatch.setattr(time, "sleep", waited.append)
+    sleep = time.sleep
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        sleep(min(seconds, 0.01))
+
+    monkeypatch.setattr(time, "sleep", wait)
     return waited
 
 
