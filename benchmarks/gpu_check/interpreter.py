@@ -14,7 +14,10 @@ from typing import Any
 from triton import language
 from triton.runtime import interpreter
 
-PARTS = ("_patch_builtin", "_patch_attr", "_patch_lang", "_get_np_dtype", "InterpretedFunction", "InterpreterError")
+PARTS = (
+    *("_patch_builtin", "_patch_attr", "_patch_lang", "_get_np_dtype"),
+    *("InterpretedFunction", "InterpreterError", "interpreter_builder"),
+)
 """What is replaced, or called by what replaces it."""
 
 
@@ -56,6 +59,6 @@ def remember_parts() -> None:
     interpreter._patch_builtin = _patch_builtin
     interpreter._patch_lang = lambda function: patch(both)
     interpreter._get_np_dtype = numpy_dtype
-    interpreter.InterpretedFunction.__call__ = _call
+    interpreter.InterpretedFunction.__call__ = _call  # pyright: ignore[reportAttributeAccessIssue]
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)

@@ -2,7 +2,8 @@
 or all behind the worst move up by a slot. `reorder`: all pairs move. `turned` re-rotates keys.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl
