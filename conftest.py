@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection() -> Iterator[None]:
     """Modules and tests stay: garbage is looked for only among what comes after them.
 
-    Kernels run faster in an interpreter that knows its built-in functions.
+    Kernels run faster in an interpreter that does once what does not change.
     """
     gc.disable()
     try:
@@ -73,9 +73,9 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.enable()
     if "triton.runtime.interpreter" in sys.modules:
-        from benchmarks.gpu_check.interpreter import remember_builtins
+        from benchmarks.gpu_check.interpreter import remember_parts
 
-        remember_builtins()
+        remember_parts()
     return collected
 
 

@@ -44,9 +44,9 @@ def main() -> None:
     from benchmarks.gpu_check.timings import timings
 
     if options.interpret:
-        from benchmarks.gpu_check.interpreter import remember_builtins
+        from benchmarks.gpu_check.interpreter import remember_parts
 
-        remember_builtins()
+        remember_parts()
     device = torch.device("cpu" if options.interpret else "cuda")
     name = "interpreter" if options.interpret else torch.cuda.get_device_name(device)
     torch.backends.cuda.matmul.allow_tf32 = False

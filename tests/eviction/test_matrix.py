@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from kvbench.config.settings import build
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from scripts.document_methods import composed, refusals
 from tests.arrays import random_cache
@@ -25,14 +27,8 @@ def score_of(name: str) -> Score:
     return build("score", composed("policy=plain", f"score={name}")["score"])
 
 
-@pytest.mark.parametrize(("policy", "score"), FOUND, ids=lambda name: name)
-def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
-    if why := FOUND[policy, score]:
-        assert any(fix in why for fix in ("use ", "goes with", "choose "))
-        return
-    tree = composed(f"policy={policy}")
-    rule = build("policy", tree["policy"]).resolve(5, TOKENS, TokenBudget(BUDGET))
-    rule = replace(rule, recent=16) if rule.protected > BUDGET else rule
+def goes_on(tree: dict[str, Any], rule: Policy, score: str) -> None:
+    """A cut leaves some of the cache, and a cut after another token as much, where the policy has such."""
     eviction = Eviction(rule, score_of(score), TokenBudget(BUDGET))
     cache = CACHE()
     decision = eviction.decide(cache)
@@ -47,6 +43,22 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
         left = evictor.step(grown, attend_layer(torch.randn(6, 1, 10), grown, AttentionParams(0.3))).layer
         for before, after in zip(layer.lengths, left.lengths, strict=True):
             assert after == before or (whole and before == TOKENS and after == TOKENS + 1)
+
+
+@pytest.mark.parametrize("policy", dict.fromkeys(policy for policy, _ in FOUND))
+def test_every_score_runs_or_says_why_not(policy: str) -> None:
+    tree = composed(f"policy={policy}")
+    rule = build("policy", tree["policy"]).resolve(5, TOKENS, TokenBudget(BUDGET))
+    rule = replace(rule, recent=16) if rule.protected > BUDGET else rule
+    for score in (score for host, score in FOUND if host == policy):
+        try:
+            if why := FOUND[policy, score]:
+                assert any(fix in why for fix in ("use ", "goes with", "choose ")), why
+            else:
+                goes_on(tree, rule, score)
+        except Exception as error:
+            error.add_note(f"policy={policy} score={score}")
+            raise
 
 
 def test_what_is_refused_is_what_makes_no_sense() -> None:

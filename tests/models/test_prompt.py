@@ -76,7 +76,8 @@ def test_a_prompt_of_ruler_fits_its_length_with_a_template(tokenizer: Any, name:
     system = "Be brief. " * 50
     template = template_tokens(tokenizer, "auto", system, True)
     assert 150 < template < 200 and template_tokens(tokenizer, "never", None, True) == 0
-    task = make(name, context_length=2048, era=era, samples=3)
+    length = 2048 if name == "vt" else 1024  # whose example takes most of the latter
+    task = make(name, context_length=length, era=era, samples=3)
     longest = []
     for reserved in (template, 0):
         drawn = task.generate(TokensOf(tokenizer, reserved), range(3))

@@ -2,7 +2,8 @@
 or all behind the worst move up by a slot. `reorder`: all pairs move. `turned` re-rotates keys.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl
@@ -273,6 +274,7 @@ def turned(
             keys, shown, rotated, turns, frequencies, segments.starts, segments.lengths, room, half,
             FIRST=2 if interleaved else 1, SECOND=1 if interleaved else half,
             HEAD_DIM=head_dim, PADDED_HALF=triton.next_power_of_2(max(half, head_dim - 2 * half)), MOVED=MOVED,
+            num_warps=16,  # of four warps a thread has more sines than registers
         )  # fmt: skip
     return shown
 

@@ -38,6 +38,8 @@ PROMPT, NEW, BLOCK = 50, 2, 22
 """Repeated evictions: tokens of the prompt, of the answer, and of a block of the prompt."""
 SHORT, LONGEST = 8, 64
 """Tokens of a prompt shorter than windows and protected tokens, and the most of its answer."""
+FEW = 5
+"""Protected tokens of an answer with a budget of its own, which first has to be filled."""
 
 
 def require(holds: object, message: str) -> None:
@@ -292,10 +294,13 @@ def short_prompts_grow_to_what_is_protected(policy: Policy, score: Score) -> Non
 
 
 def an_answer_has_its_own_budget(policy: Policy, score: Score) -> None:
-    """With `schedule.answer_budget` each head keeps all that it has of the prompt, and so many pairs of the answer."""
+    """With `schedule.answer_budget` each head keeps all that it has of the prompt, and so many pairs of the answer, of
+    which few are protected.
+    """
     if _refuses(policy, score, blocks=False):
         return
-    eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
+    recent = min(FEW, evicting(policy, score, 33, PROMPT).policy.recent_tokens)
+    eviction, cache = evicting(policy, score, 33, PROMPT, recent=recent), recorded(PROMPT)
     decision = eviction.decide(cache)
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     smaller = incremental.remember(cache, decision, eviction.evict(cache, decision))
