@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,11 @@ def _parser() -> "OverridesParser":
     return OverridesParser.create()
 
 
+@lru_cache(maxsize=1024)
 def _read(word: str) -> "HydraOverride":
+    """Return a word as the grammar reads it; a command asks for the same words several times. Every `value()` of it is
+    a new object.
+    """
     from hydra.errors import HydraException
 
     try:

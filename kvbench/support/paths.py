@@ -5,6 +5,7 @@ it. The package is searched first: folders beside an installed package belong to
 """
 
 import os
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def conf() -> Path:
 
 def extras() -> list[Path]:
     """Return the folders of the extras inside the package, by name."""
-    return sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py"))
+    return list(_packages_in(Path(str(files("kvbench"))) / "extras"))
 
 
 def papers() -> Path:
@@ -35,6 +36,12 @@ def home() -> Path:
     """Return the folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
     folder = os.environ.get("KVBENCH_HOME")
     return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
+
+
+@cache
+def _packages_in(folder: Path) -> tuple[Path, ...]:
+    """Return the packages of a folder; what is installed stays as it is while it runs."""
+    return tuple(sorted(path.parent for path in folder.glob("*/__init__.py")))
 
 
 def _shipped(name: str) -> Path:

@@ -11,7 +11,7 @@ from kvbench.extras.heads.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
 from tests.embedded import KV_HEADS, LAYERS
 
-READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
+READ = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=2", "score.chunk=190")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_policy_by_table_asks_for_one(kvbench: Command, model: tuple[str, ...]
     assert "left out score head_table on duo_attention: score.path has no default" in many.err
 
 
-ANSWERED = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=6", "task.samples=2")
+ANSWERED = ("task=ruler/niah_single_1", "task.context_length=256", "task.max_new_tokens=6", "task.samples=2")
 
 
 def test_a_budget_table_is_written_and_read(kvbench: Command) -> None:
