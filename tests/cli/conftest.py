@@ -183,9 +183,9 @@ def wait_for_rows(folder: Path, run: Forked, more_than: int = 0) -> None:
     """Until rows are on disk, or more of them; they are read where their files have grown."""
     sizes: dict[str, int] = {}
     for _ in range(36000):
-        if sizes != (sizes := {path.name: path.stat().st_size for path in folder.glob("rows/*.jsonl")}):
-            if len(read_rows(folder, lambda _: None)) > more_than:
-                return
+        before, sizes = sizes, {path.name: path.stat().st_size for path in folder.glob("rows/*.jsonl")}
+        if sizes != before and len(read_rows(folder, lambda _: None)) > more_than:
+            return
         assert run.poll() is None, run.communicate()
         time.sleep(0.01)
     pytest.fail("no rows after six minutes")
