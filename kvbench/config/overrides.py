@@ -149,9 +149,7 @@ def _parser() -> "OverridesParser":
 
 @lru_cache(maxsize=1024)
 def _read(word: str) -> "HydraOverride":
-    """Return a word as the grammar reads it; a command asks for the same words several times. Every `value()` of it is
-    a new object.
-    """
+    """Return a word as the grammar reads it. A word is asked for several times; each `value()` is a new object."""
     from hydra.errors import HydraException
 
     try:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,11 +49,6 @@ REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, fie
 
 def empty_table(columns: Sequence[str]) -> pa.Table:
     """Return no rows, with these columns and the places of rows."""
-    return _empty_table(tuple(columns))
-
-
-@lru_cache(maxsize=64)
-def _empty_table(columns: tuple[str, ...]) -> pa.Table:
     return pa.schema([*((name, TYPES[name]) for name in columns), ("file", _FILE), ("line", pa.int64())]).empty_table()
 
 

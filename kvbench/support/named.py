@@ -11,7 +11,6 @@ place: 1  # in a list; without one after the others, by name
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -76,16 +75,10 @@ def _files(conf: Path, group: str) -> list[Path]:
     return sorted((conf / group).glob(f"*{SUFFIX}"))
 
 
-@lru_cache(maxsize=512)
-def _content(text: str) -> Any:
-    """Parse a file's text once, however often a command asks for its group; nobody changes what it holds."""
-    return yaml.load(text, LOADER)
-
-
 def _read(file: Path) -> Named:
     """Raise UserError for a file that does not say what it names."""
     try:
-        content = _content(file.read_text("utf-8"))
+        content = yaml.load(file.read_text("utf-8"), LOADER)
         says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})
         return Named(file.stem, says, target, keys, *(content.get(key) for key in ("flags", "heading", "place")))
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):

@@ -17,9 +17,10 @@ def conf() -> Path:
     return _shipped("conf")
 
 
-def extras() -> list[Path]:
-    """Return the folders of the extras inside the package, by name."""
-    return list(_packages_in(Path(str(files("kvbench"))) / "extras"))
+@cache
+def extras() -> tuple[Path, ...]:
+    """Return the folders of the extras inside the package, by name; they stay as they are while a process runs."""
+    return tuple(sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py")))
 
 
 def papers() -> Path:
@@ -36,12 +37,6 @@ def home() -> Path:
     """Return the folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
     folder = os.environ.get("KVBENCH_HOME")
     return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
-
-
-@cache
-def _packages_in(folder: Path) -> tuple[Path, ...]:
-    """Return the packages of a folder; what is installed stays as it is while it runs."""
-    return tuple(sorted(path.parent for path in folder.glob("*/__init__.py")))
 
 
 def _shipped(name: str) -> Path:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,14 +74,9 @@ def sources() -> tuple[Source, ...]:
 
 def own_sources() -> tuple[Source, ...]:
     """Return the folders of kvbench's settings: `conf`, then one of each extra that has some."""
-    return _sources_in(paths.conf(), *paths.extras())
-
-
-@cache
-def _sources_in(conf: Path, *extras: Path) -> tuple[Source, ...]:
-    own = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in extras)
-    found = ((OURS, conf), *((package, folder) for package, folder in own if folder.is_dir()))
-    return tuple(Source(OURS, __version__, package, folder) for package, folder in found)
+    extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
+    found = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
+    return tuple(Source(OURS, __version__, package, conf) for package, conf in found)
 
 
 def plugins() -> list[EntryPoint]:

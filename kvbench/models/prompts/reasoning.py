@@ -119,10 +119,9 @@ def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
     if setting == "keep":
         return None
     template = str(tokenizer.chat_template or "")
-    tokens = set(_ids(tokenizer, [mark for marks in KNOWN for mark in marks.marks]).values())
+    known = set(_ids(tokenizer, [mark for marks in KNOWN for mark in marks.marks]).values())
     for marks in KNOWN:
-        is_named = isinstance(marks, Tags) and any(mark in template for mark in marks.marks)
-        if is_named or tokens.issuperset(marks.marks):
+        if (isinstance(marks, Tags) and any(mark in template for mark in marks.marks)) or known.issuperset(marks.marks):
             return marks
     return ANY if setting == "strip" else None
 
