@@ -35,8 +35,7 @@ def assets() -> Path:
 
 def home() -> Path:
     """Return the folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
-    folder = os.environ.get("KVBENCH_HOME")
-    return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
+    return Path(os.environ.get("KVBENCH_HOME") or Path.home() / ".cache" / "kvbench")
 
 
 def _shipped(name: str) -> Path:
@@ -47,5 +46,6 @@ def _shipped(name: str) -> Path:
     for folder in folders:
         if folder.is_dir():
             return folder
-    searched = " or ".join(map(str, folders))
-    raise MissingFile(f"no folder {searched}: the installation is incomplete; install kvbench again")
+    raise MissingFile(
+        f"no folder {' or '.join(map(str, folders))}: the installation is incomplete; install kvbench again"
+    )
