@@ -43,9 +43,7 @@ def _shipped(name: str) -> Path:
     package = Path(str(files("kvbench")))
     is_checkout = (package.parent / "pyproject.toml").is_file()
     folders = [package / name, package.parent / name] if is_checkout else [package / name]
-    for folder in folders:
-        if folder.is_dir():
-            return folder
-    raise MissingFile(
-        f"no folder {' or '.join(map(str, folders))}: the installation is incomplete; install kvbench again"
-    )
+    for folder in filter(Path.is_dir, folders):
+        return folder
+    searched = " or ".join(map(str, folders))
+    raise MissingFile(f"no folder {searched}: the installation is incomplete; install kvbench again")
