@@ -24,7 +24,7 @@ GROUPS = ("model", "task", "policy", "score", *held_groups(), "launcher", "logge
 MOST_VALUES = 100_000
 """Values that a range may list."""
 _KEPT = 4096
-"""Words whose reading is kept: the runs of an item, and items, share most of theirs. It gives new lists to each."""
+"""Words whose reading is kept: a command asks for each several times, and the runs of a paper item share most."""
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)
 BARE = re.compile(r"""[^\s'"\\=]+|\{.*\}|\[.*\]""")
 """Texts that need no quotes on a command line; parts and lists may be given as texts."""
@@ -151,6 +151,7 @@ def _parser() -> "OverridesParser":
 
 @lru_cache(_KEPT)
 def _read(word: str) -> "HydraOverride":
+    """Return a word as the grammar reads it; each `value()` is a new object."""
     from hydra.errors import HydraException
 
     try:

@@ -5,6 +5,7 @@ it. The package is searched first: folders beside an installed package belong to
 """
 
 import os
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,9 +17,10 @@ def conf() -> Path:
     return _shipped("conf")
 
 
-def extras() -> list[Path]:
-    """Return the folders of the extras inside the package, by name."""
-    return sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py"))
+@cache
+def extras() -> tuple[Path, ...]:
+    """Return the folders of the extras inside the package, by name; they stay as they are while a process runs."""
+    return tuple(sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py")))
 
 
 def papers() -> Path:
@@ -33,8 +35,7 @@ def assets() -> Path:
 
 def home() -> Path:
     """Return the folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
-    folder = os.environ.get("KVBENCH_HOME")
-    return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
+    return Path(os.environ.get("KVBENCH_HOME") or Path.home() / ".cache" / "kvbench")
 
 
 def _shipped(name: str) -> Path:
@@ -42,8 +43,7 @@ def _shipped(name: str) -> Path:
     package = Path(str(files("kvbench")))
     is_checkout = (package.parent / "pyproject.toml").is_file()
     folders = [package / name, package.parent / name] if is_checkout else [package / name]
-    for folder in folders:
-        if folder.is_dir():
-            return folder
+    for folder in filter(Path.is_dir, folders):
+        return folder
     searched = " or ".join(map(str, folders))
     raise MissingFile(f"no folder {searched}: the installation is incomplete; install kvbench again")

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,10 +103,15 @@ class Finished:
 Command = Callable[..., Finished]
 
 
+@cache
+def _takes_groups(command: str) -> bool:
+    return bool(declared(command).words.groups)
+
+
 def exact(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """The arguments for the cells that they name and no reference, with a length for RULER, which has none of its own
     for real models. A setting of a test replaces that of a fixture before it."""
-    if arguments and arguments[0] in COMMANDS and declared(arguments[0]).words.groups:
+    if arguments and arguments[0] in COMMANDS and _takes_groups(arguments[0]):
         last = {word.partition("=")[0]: place for place, word in enumerate(arguments) if "=" in word}
         arguments = tuple(
             word for place, word in enumerate(arguments) if last.get(word.partition("=")[0]) in (None, place)
@@ -174,9 +180,11 @@ def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 def wait_for_rows(folder: Path, run: Forked, more_than: int = 0) -> None:
-    """Until rows are on disk, or more of them."""
+    """Until rows are on disk, or more of them; they are read where their files have grown."""
+    sizes: dict[str, int] = {}
     for _ in range(36000):
-        if len(read_rows(folder, lambda _: None)) > more_than:
+        before, sizes = sizes, {path.name: path.stat().st_size for path in folder.glob("rows/*.jsonl")}
+        if sizes != before and len(read_rows(folder, lambda _: None)) > more_than:
             return
         assert run.poll() is None, run.communicate()
         time.sleep(0.01)

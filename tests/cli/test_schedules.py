@@ -7,7 +7,7 @@ import pytest
 from kvbench.eviction.schedule import Schedule
 from tests.cli.conftest import Command, outcomes, rows_of
 
-STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
+STEPS = ("schedule.decode_every=1", "schedule.prefill_block=150")
 
 
 def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple[str, ...]) -> None:

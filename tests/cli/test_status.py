@@ -230,7 +230,7 @@ def started_as(process: type[Child]) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("samples", "is_forked"), [(40, True), pytest.param(120, False, marks=pytest.mark.slow)], ids=["forks", "processes"]
+    ("samples", "is_forked"), [(24, True), pytest.param(120, False, marks=pytest.mark.slow)], ids=["forks", "processes"]
 )
 def test_local_processes_stop_together_and_make_the_rows_of_one(
     kvbench: Command,

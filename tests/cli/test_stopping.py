@@ -22,12 +22,12 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
     kills: int, kvbench: Command, fork: Fork, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:
     """kill -9 at random moments, once with a torn line on top; the same command goes on each time."""
-    arguments = ("run", *tiny, *CELLS, f"task.samples={50 * kills}")
+    arguments = ("run", *tiny, *CELLS, f"task.samples={30 * kills}")
     draw, have = random.Random(kills), 0
     for number in range(kills):
         killed = fork(*arguments)
         wait_for_rows(tmp_path / "out", killed, more_than=have)
-        time.sleep(draw.uniform(0, 0.3))
+        time.sleep(draw.uniform(0, 0.1))
         killed.send_signal(signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
         have = len(read_rows(tmp_path / "out", lambda _: None))
@@ -49,14 +49,14 @@ def test_killed_commands_leave_the_rows_of_one_left_in_peace(
 def test_a_run_that_is_stopped_leaves_whole_samples(
     fork: Fork, tiny: tuple[str, ...], tmp_path: Path, sent: signal.Signals, code: int, said: str
 ) -> None:
-    stopped = fork("run", *tiny, *CELLS, "task.samples=400")
+    stopped = fork("run", *tiny, *CELLS, "task.samples=200")
     wait_for_rows(tmp_path / "out", stopped)
     stopped.send_signal(sent)
     _, errors = stopped.communicate()
     assert stopped.returncode == code, errors
     assert said in errors and "run the same command to continue" in errors
     left = read_rows(tmp_path / "out")
-    assert 0 < len(left) < 800 and len(left) % 2 == 0
+    assert 0 < len(left) < 400 and len(left) % 2 == 0
     assert sent == signal.SIGINT or not list((tmp_path / "out" / "leases").iterdir())
 
 

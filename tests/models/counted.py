@@ -30,7 +30,7 @@ class Count:
     other_waits: float
 
 
-def small_engine(layers: int, **options: Any) -> Engine:
+def small_engine(layers: int, kv_heads: int = 4, **options: Any) -> Engine:
     """A random Llama in bfloat16 on the pretended GPU."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -38,8 +38,8 @@ def small_engine(layers: int, **options: Any) -> Engine:
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=layers,
-        num_attention_heads=8,
-        num_key_value_heads=4,
+        num_attention_heads=2 * kv_heads,
+        num_key_value_heads=kv_heads,
         head_dim=16,
         max_position_embeddings=9000,
         initializer_range=0.3,

@@ -22,7 +22,7 @@ def test_a_file_cut_anywhere_gives_its_whole_lines_and_at_most_one_warning(tmp_p
     written = [make(sample=i, prediction=f"answer {i}\nsecond line", value=1.0) for i in range(2)]
     whole = "".join(row.to_json() + "\n" for row in written).encode()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
-    places = {*range(0, len(whole), 11), *(end + near for end in (0, *ends) for near in range(-3, 4))}
+    places = {*range(0, len(whole), 29), *(end + near for end in (0, *ends) for near in range(-3, 4))}
     for cut in sorted(places & {*range(len(whole) + 1)}):
         write(tmp_path, "a.jsonl", whole[:cut])
         warnings: list[str] = []

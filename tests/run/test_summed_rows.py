@@ -58,7 +58,7 @@ def test_sums_on_a_gpu_are_those_of_recorded_queries(monkeypatch: pytest.MonkeyP
     distinct = SUMMED[1:]  # a mean and a sum of attention are the same kernel's sum
     with PretendedGpu() as gpu:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the host waited"))
-        engine = small_engine(2, max_batch=2, kernels="triton", prefill_chunk=16)
+        engine = small_engine(2, kv_heads=2, max_batch=2, kernels="triton", prefill_chunk=16)
         engine.model.float()
         prefilled = engine.prefill(torch.arange(20), summed={(score, policy.reduce, 0) for policy, score in distinct})
         assert len(prefilled.seconds) == len(distinct) and all(prefilled.seconds.values())

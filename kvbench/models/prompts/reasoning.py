@@ -119,9 +119,9 @@ def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
     if setting == "keep":
         return None
     template = str(tokenizer.chat_template or "")
+    known = set(_ids(tokenizer, [mark for marks in KNOWN for mark in marks.marks]).values())
     for marks in KNOWN:
-        is_named = isinstance(marks, Tags) and any(mark in template for mark in marks.marks)
-        if is_named or len(_ids(tokenizer, marks)) == len(marks.marks):
+        if (isinstance(marks, Tags) and any(mark in template for mark in marks.marks)) or known.issuperset(marks.marks):
             return marks
     return ANY if setting == "strip" else None
 
@@ -143,7 +143,7 @@ def final_of_ids(tokenizer: Any, setting: Reasoning, turn: Sequence[int], ids: S
     marks = marks_of(tokenizer, setting)
     if marks is None:
         return Final(text)
-    known = _ids(tokenizer, marks)
+    known = _ids(tokenizer, marks.marks)
     is_spelled = len(known) < len(marks.marks) or any(mark in text for mark in marks.marks)
     if isinstance(marks, Tags) and is_spelled and not any(token in known for token in ids):
         return final_of_text(tokenizer, setting, turn, text)
@@ -191,10 +191,10 @@ def _opened(marks: Marks, turn: Sequence[Part], read: Callable[[Any], str]) -> b
     return len(turn) > 1 and marks.split(turn, read, False).unended
 
 
-def _ids(tokenizer: Any, marks: Marks) -> Mapping[int, str]:
+def _ids(tokenizer: Any, marks: Sequence[str]) -> Mapping[int, str]:
     """Return the marks that are one token each, by their ids."""
-    encoded = {mark: list(tokenizer(mark, add_special_tokens=False).input_ids) for mark in marks.marks}
-    return {ids[0]: mark for mark, ids in encoded.items() if len(ids) == 1}
+    encoded = tokenizer(list(marks), add_special_tokens=False).input_ids
+    return {ids[0]: mark for mark, ids in zip(marks, encoded, strict=True) if len(ids) == 1}
 
 
 def _parts_of_ids(ids: Sequence[int], known: Mapping[int, str]) -> list[Part]:

@@ -11,7 +11,7 @@ from kvbench.extras.heads.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
 from tests.embedded import KV_HEADS, LAYERS
 
-READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
+READ = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=2", "score.chunk=190")
 
 
 @pytest.fixture
@@ -41,18 +41,18 @@ def test_samples_and_tasks_are_taken_together(kvbench: Command, model: tuple[str
     for name, words in {
         "one.json": ("task.samples=1",),
         "two.json": ("task.samples=2",),
-        "vt.json": ("task=ruler/vt", "task.samples=1"),
-        "both.json": ("task=ruler/niah_single_1,ruler/vt", "task.samples=1"),
-        "both.tsv": ("task=ruler/niah_single_1,ruler/vt", "task.samples=1"),
+        "fwe.json": ("task=ruler/fwe", "task.samples=1"),
+        "both.json": ("task=ruler/niah_single_1,ruler/fwe", "task.samples=1"),
+        "both.tsv": ("task=ruler/niah_single_1,ruler/fwe", "task.samples=1"),
     }.items():
         assert kvbench("heads", *model, *READ, *words, "--output", name).code == 0
     one_sample, two_samples, two_tasks = table("one.json"), table("two.json"), table("both.json")
     assert (two_samples >= one_sample).all() and (two_samples > one_sample).any()
-    assert (two_tasks == np.maximum(one_sample, table("vt.json"))).all()
+    assert (two_tasks == np.maximum(one_sample, table("fwe.json"))).all()
     assert (np.loadtxt("both.tsv", delimiter="\t") == two_tasks).all()
     source = json.loads(Path("both.json").read_text())["source"]
     assert source["contexts"] == 2 and source["score"]["chunk"] == 190
-    assert [task["name"] for task in source["tasks"]] == ["ruler/niah_single_1", "ruler/vt"]
+    assert [task["name"] for task in source["tasks"]] == ["ruler/niah_single_1", "ruler/fwe"]
 
 
 def test_a_table_is_for_the_model_it_was_made_with(
@@ -74,19 +74,19 @@ def test_statistics_of_queries_are_sums_over_all_tokens(
     read = (*READ[:-1], "--queries")
     result = kvbench("heads", *model, *read, "task.samples=1", "--output", "one.safetensors")
     assert result.code == 0 and "one.safetensors: 2 layers of 4 query heads of model" in result.err, result.err
-    for name, words in {"two": ("task.samples=2",), "vt": ("task=ruler/vt", "task.samples=1")}.items():
+    for name, words in {"two": ("task.samples=2",), "fwe": ("task=ruler/fwe", "task.samples=1")}.items():
         assert kvbench("heads", *model, *read, *words, "--output", f"{name}.safetensors").code == 0
-    both = ("task=ruler/niah_single_1,ruler/vt", "task.samples=1", "--output", "both.safetensors")
+    both = ("task=ruler/niah_single_1,ruler/fwe", "task.samples=1", "--output", "both.safetensors")
     assert kvbench("heads", *model, *read, *both).code == 0
-    one_prompt, two_prompts, vt, joint = (
-        read_statistics(f"{name}.safetensors") for name in ("one", "two", "vt", "both")
+    one_prompt, two_prompts, other, joint = (
+        read_statistics(f"{name}.safetensors") for name in ("one", "two", "fwe", "both")
     )
     assert (two_prompts.source["prompts"], joint.source["prompts"]) == (2, 2)
     assert not torch.equal(two_prompts.mean, one_prompt.mean)
-    counts = one_prompt.source["tokens"], vt.source["tokens"]
+    counts = one_prompt.source["tokens"], other.source["tokens"]
     assert sum(counts) == joint.source["tokens"]
     for name in ("mean", "size"):
-        parts = [count * getattr(each, name) for count, each in zip(counts, (one_prompt, vt), strict=True)]
+        parts = [count * getattr(each, name) for count, each in zip(counts, (one_prompt, other), strict=True)]
         assert torch.allclose(getattr(joint, name), torch.stack(parts).sum(dim=0) / sum(counts), atol=1e-5)
     assert (one_prompt.size > one_prompt.mean.abs()).all() and (one_prompt.frequencies[:, 0] == 1).all()
     run = ("run", *READ[:-1], "policy=triattention", "task.samples=1", "budget=40", "schedule.decode_every=1")
@@ -124,7 +124,7 @@ def test_a_policy_by_table_asks_for_one(kvbench: Command, model: tuple[str, ...]
     assert "left out score head_table on duo_attention: score.path has no default" in many.err
 
 
-ANSWERED = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=6", "task.samples=2")
+ANSWERED = ("task=ruler/niah_single_1", "task.context_length=256", "task.max_new_tokens=6", "task.samples=2")
 
 
 def test_a_budget_table_is_written_and_read(kvbench: Command) -> None:
