@@ -23,8 +23,6 @@ GROUPS = ("model", "task", "policy", "score", *held_groups(), "launcher", "logge
 """The groups of a run, whose members are named on a command line."""
 MOST_VALUES = 100_000
 """Values that a range may list."""
-_KEPT = 4096
-"""Words whose reading is kept: a command asks for each several times, and the runs of a paper item share most."""
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)
 BARE = re.compile(r"""[^\s'"\\=]+|\{.*\}|\[.*\]""")
 """Texts that need no quotes on a command line; parts and lists may be given as texts."""
@@ -149,7 +147,7 @@ def _parser() -> "OverridesParser":
     return OverridesParser.create()
 
 
-@lru_cache(_KEPT)
+@lru_cache(4096)  # a command asks for a word several times, and the runs of a paper item share most
 def _read(word: str) -> "HydraOverride":
     """Return a word as the grammar reads it; each `value()` is a new object."""
     from hydra.errors import HydraException

@@ -221,9 +221,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_string(column.type):
         coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
         return [*map(coded.dictionary.to_pylist().__getitem__, coded.indices.to_numpy())]
-    if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_float64(column.type)):
-        return column.to_numpy().tolist()
-    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
+    return column.to_pylist() if column.null_count else column.to_numpy().tolist()
 
 
 def is_parquet(path: Path) -> bool:

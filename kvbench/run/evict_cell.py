@@ -77,7 +77,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> HeldCac
     cannot do.
     """
     evicted = _evict(model, cell, shared, copy=True)
-    (result,) = measure_all([evicted])
+    (result,) = measure([evicted])
     return HeldCache(result, evicted.cache, evicted.incremental)
 
 
@@ -101,7 +101,7 @@ def evict_cells(
     evicted = [outcome for outcome in outcomes if isinstance(outcome, Evicted)]
     waited = (time.perf_counter() - start) / max(1, len(evicted))
     timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
-    results = iter(measure_all(timed))
+    results = iter(measure(timed))
     return [
         outcome if isinstance(outcome, ValueError) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
@@ -215,14 +215,8 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
     return tuple(other for other in dict.fromkeys(alike) if other != policy)
 
 
-def measure(cell: Cell, cache: Held, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
-    """Measure the kept set of a cell and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
-    (result,) = measure_all([Evicted(cell, cache, kept, seconds)])
-    return result
-
-
-def measure_all(evicted: Sequence[Evicted]) -> list[EvictionResult]:
-    """Measure several cells: the host waits for all masks at once."""
+def measure(evicted: Sequence[Evicted]) -> list[EvictionResult]:
+    """Measure the kept sets of cells and their bytes: the host waits for all masks at once."""
     on_host = iter(_on_host([mask for each in evicted for mask in each.kept]))
     return [_result_of(each, list(islice(on_host, len(each.kept)))) for each in evicted]
 

@@ -22,6 +22,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from kvbench.config.overrides import parse
+from kvbench.extras.claims.last_change import last_change
 from kvbench.records import COLUMNS, Row, read_rows
 from kvbench.records.moments import Span, as_metadata
 from kvbench.records.parquet_rows import write_parquet
@@ -31,7 +32,6 @@ from kvbench.report.rows import describer, load_table
 from kvbench.report.stats.paired_tests import holm
 from kvbench.run.plan import plan
 from kvbench.support.errors import UserError
-from kvbench.support.git import last_change
 from kvbench.support.grouped import grouped
 from kvbench.work.planned import cells_of
 

@@ -6,9 +6,9 @@ from datetime import datetime
 from kvbench.extras.claims.answers import Answers
 from kvbench.extras.claims.cells import cells_of
 from kvbench.extras.claims.file import Claims, ClaimsFile
+from kvbench.extras.claims.last_change import Change, last_change
 from kvbench.records import NO_SOURCE, Row
 from kvbench.records.moments import Span, spans_of
-from kvbench.support.git import Change, last_change
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, shortened
 

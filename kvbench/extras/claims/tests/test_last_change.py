@@ -1,4 +1,4 @@
-"""What git says of a file, and that a repository of somebody else runs nothing."""
+"""The last change of a file, and that a repository of somebody else runs nothing."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.support.git import last_change
+from kvbench.extras.claims.last_change import last_change
 
 
 @pytest.fixture
