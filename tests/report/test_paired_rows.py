@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare.compare import STEPS, could_flip
+from kvbench.report.compare.compare import STEPS, could_flip, step_of
 from kvbench.report.compare.paired_rows import Side, Unpaired, counted, pair
 from kvbench.report.stats.paired import Paired
 
@@ -157,8 +157,8 @@ def test_lower_is_better_turns_round_once(cell) -> None:
 )
 def test_an_answer_could_flip_below_the_step_of_its_dtype(cell, dtype: str, margin, expected) -> None:
     row = replace(cell([1.0])[0], top2_margin=margin)
-    assert could_flip(row, {"model": {"dtype": dtype}}) is expected
-    assert could_flip(row, None) is None
+    assert could_flip(row, step_of({"model": {"dtype": dtype}})) is expected
+    assert could_flip(row, step_of(None)) is None
 
 
 def test_steps_are_those_of_the_formats() -> None:

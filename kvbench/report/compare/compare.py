@@ -210,25 +210,21 @@ def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -
 def _near_ties(match: Match, a: Side, b: Side) -> int | None:
     """Return how many questions numeric noise could flip; None if that is known of no answer."""
     step_a, step_b = (
-        {cell: _step_of(side.describe(cell)) for cell in {row.cell for row in rows}}
+        {cell: step_of(side.describe(cell)) for cell in {row.cell for row in rows}}
         for side, rows in zip((a, b), zip(*match.rows, strict=True), strict=True)
     )
-    sides = [(_is_below(row, step_a[row.cell]), _is_below(other, step_b[other.cell])) for row, other in match.rows]
+    sides = [(could_flip(row, step_a[row.cell]), could_flip(other, step_b[other.cell])) for row, other in match.rows]
     return None if all(flip is None for both in sides for flip in both) else sum(any(both) for both in sides)
 
 
-def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
-    """Return whether the margin of an answer is below the step of its cell's dtype; None if one is unknown."""
-    return _is_below(row, _step_of(description))
-
-
-def _step_of(description: Mapping[str, Any] | None) -> float | None:
+def step_of(description: Mapping[str, Any] | None) -> float | None:
     """Return the step of the dtype in the description of a cell; None if there is none."""
     model = (description or {}).get("model")
     return STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
 
 
-def _is_below(row: Row, step: float | None) -> bool | None:
+def could_flip(row: Row, step: float | None) -> bool | None:
+    """Return whether the margin of an answer is below the step of its cell's dtype; None if one is unknown."""
     return None if step is None or row.top2_margin is None else row.top2_margin < step
 
 
