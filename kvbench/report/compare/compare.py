@@ -209,11 +209,11 @@ def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -
 
 def _near_ties(match: Match, a: Side, b: Side) -> int | None:
     """Return how many questions numeric noise could flip; None if that is known of no answer."""
-    step_a, step_b = (
-        {cell: step_of(side.describe(cell)) for cell in {row.cell for row in rows}}
-        for side, rows in zip((a, b), zip(*match.rows, strict=True), strict=True)
-    )
-    sides = [(could_flip(row, step_a[row.cell]), could_flip(other, step_b[other.cell])) for row, other in match.rows]
+    steps = [
+        {cell: step_of(side.describe(cell)) for cell in {both[i].cell for both in match.rows}}
+        for i, side in enumerate((a, b))
+    ]
+    sides = [[could_flip(row, steps[i][row.cell]) for i, row in enumerate(both)] for both in match.rows]
     return None if all(flip is None for both in sides for flip in both) else sum(any(both) for both in sides)
 
 
