@@ -84,7 +84,7 @@ def causal(queries: Rows, keys: Dense, values: Dense, scaling: float) -> Rows:
         return torch.cat([causal(block, keys[:, :stop], values[:, :stop], scaling) for block, stop in blocks], dim=1)
     bias = None
     if not square and rows > 1 and keys.device.type == "cpu":
-        bias = ~hidden(rows, tokens, slice(0, tokens), keys.device)
+        bias = hidden(rows, tokens, slice(0, tokens), keys.device).logical_not_()
     elif not square and rows > 1:
         from torch.nn.attention.bias import causal_lower_right  # importing it takes as long as importing torch
 

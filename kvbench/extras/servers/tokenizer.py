@@ -18,10 +18,10 @@ from kvbench.support.errors import MissingFile, is_panic
 
 @dataclass(frozen=True)
 class Encoding:
-    """Token ids of a text, and the characters that each token covers."""
+    """Token ids of a text, and the characters that each token covers; of several texts a list of each."""
 
-    input_ids: list[int]
-    offset_mapping: list[tuple[int, int]]
+    input_ids: list[Any]
+    offset_mapping: list[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,12 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         return None if self.eos_token is None else self.backend.token_to_id(self.eos_token)
 
-    def __call__(self, text: str, add_special_tokens: bool = True, return_offsets_mapping: bool = False) -> Encoding:
+    def __call__(
+        self, text: str | list[str], add_special_tokens: bool = True, return_offsets_mapping: bool = False
+    ) -> Encoding:
+        if isinstance(text, list):
+            encodings = self.backend.encode_batch(text, add_special_tokens=add_special_tokens)
+            return Encoding([list(each.ids) for each in encodings], [list(each.offsets) for each in encodings])
         encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
         return Encoding(list(encoding.ids), list(encoding.offsets))
 
