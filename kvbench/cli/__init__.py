@@ -1,1 +1,1 @@
-"""One file per command, and what all commands share: parser, terminal, errors, completion."""
+"""One file per command, and what all commands share: parser, terminal, errors."""

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from kvbench.cli import completion
-from kvbench.cli.completion import CHOICES, candidates
+from kvbench.extras.completion import completion
+from kvbench.extras.completion.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import commands, declared, main
 from kvbench.config.entries import options
