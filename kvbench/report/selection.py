@@ -96,19 +96,9 @@ def is_setting(key: str) -> bool:
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
     """Return a setting by its name on the command line, in the description of a cell; None if it has none."""
-    name = short().get(key, key)
-    value = _leaf(description or {}, name)
-    return left_out().get(name) if value is None and _leaf(description or {}, "policy.name") is not None else value
-
-
-def _leaf(description: Mapping[str, Any], name: str) -> Any:
-    """Return what `flat` has under a name, without the other leaves; None if there is none."""
-    if (value := description.get(name)) is not None and not isinstance(value, Mapping):
-        return value
-    places = (place for place, mark in enumerate(name) if mark == ".")
-    parts = ((description.get(name[:place]), name[place + 1 :]) for place in places)
-    found = (_leaf(part, rest) for part, rest in parts if isinstance(part, Mapping))
-    return next((value for value in found if value is not None), None)
+    leaves, name = flat(description), short().get(key, key)
+    value = leaves.get(name)
+    return left_out().get(name) if value is None and "policy.name" in leaves else value
 
 
 def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
