@@ -70,7 +70,9 @@ class Numbers:
 
     chat_template = bos_token = bos_token_id = None
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> Any:
+    def __call__(self, text: str | list[str], add_special_tokens: bool = True) -> Any:
+        if isinstance(text, list):
+            return SimpleNamespace(input_ids=[self(each).input_ids for each in text])
         return SimpleNamespace(input_ids=[int(word) if word.isdigit() else 0 for word in text.split()])
 
     def decode(self, ids: Collection[int], skip_special_tokens: bool = False) -> str:
