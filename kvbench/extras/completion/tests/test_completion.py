@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from kvbench.extras.completion import completion
-from kvbench.extras.completion.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import commands, declared, main
 from kvbench.config.entries import options
 from kvbench.config.overrides import parse
+from kvbench.extras.completion import completion
+from kvbench.extras.completion.completion import CHOICES, candidates
 from kvbench.extras.export import export
 from kvbench.report import output, row_formats
 from kvbench.report.tables import table
