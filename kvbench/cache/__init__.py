@@ -1,1 +1,1 @@
-"""KV tensors: ragged layouts, stores, attention and kernels."""
+"""KV tensors: ragged layouts, attention and kernels."""

@@ -1,1 +1,1 @@
-"""Scores, policies, budgets and readers, and the step that drops KV pairs."""
+"""Scores, policies, budgets and allocations, and the step that drops KV pairs."""
