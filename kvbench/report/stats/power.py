@@ -13,7 +13,7 @@ the hardest to find.
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import bdtr
+from scipy.special import bdtr, bdtrc
 
 CORRELATION = 0.4
 POWER = 0.8
@@ -33,10 +33,8 @@ def power(prompts: int, level: float, noise: float, loss: float) -> float:
     ``level``: of the test. ``noise``: the share of prompts that chance turns from right to wrong, and as many from
     wrong to right. ``loss``: the share of prompts that is lost beside them.
     """
-    from scipy.stats import binom  # late: it takes a second, which tables do without
-
-    won, least_lost = _critical(prompts, level, noise)
-    return float(np.sum(binom.pmf(won, prompts, noise) * binom.sf(least_lost - 1, prompts, min(1.0, noise + loss))))
+    chances, most_missed = _critical(prompts, level, noise)
+    return float(np.sum(chances * bdtrc(most_missed, prompts, min(1.0, noise + loss))))
 
 
 @lru_cache(maxsize=4096)
@@ -53,13 +51,12 @@ def smallest_loss(prompts: int, level: float, noise: float) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _critical(prompts: int, level: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers of prompts won, and how many lost ones each needs for a p of at most ``level``."""
-    from scipy.stats import binom  # late, as above
-
-    won = np.arange(int(binom.isf(_FAR, prompts, noise)) + 1)
+    """Return the chances to win 0, 1, 2 ... prompts, and the most lost ones with which p is above ``level``."""
+    at_most = bdtr(np.arange(prompts + 1.0), prompts, noise)
+    at_most = at_most[: int(np.searchsorted(at_most, 1 - _FAR)) + 1]
     least_lost, lost = [], 0
-    for count in won:
-        while bdtr(float(count), lost + int(count), 0.5) > level:
+    for won in range(len(at_most)):
+        while bdtr(float(won), lost + won, 0.5) > level:
             lost += 1
         least_lost.append(lost)
-    return won, np.array(least_lost)
+    return np.diff(at_most, prepend=0.0), np.minimum(np.array(least_lost) - 1.0, prompts)
