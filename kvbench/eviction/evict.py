@@ -315,14 +315,9 @@ def reads_rows(policy: Policy, score: Score) -> bool:
 
 def check_host(policy: Policy, score: Score) -> None:
     """Raise UserError, with the reason, for a policy and a score that cannot be combined."""
-    policy.layers.check_score(score, policy.name)
-    policy.heads.check_score(score, policy.name)
-    if score.by_head and not policy.heads.whole:
-        raise UserError(
-            f"score {score.name} gives all KV pairs of a head the same score, but policy.heads={policy.heads.kind} of "
-            f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
-        )
+    policy.layers.check()
     check((*policy.claims(), *score.claims()))
+    # the window of the prompt alone: an answer gives layers no new weights
     if policy.window == 1 and max(policy.layers.least_rows, score.least_rows) > 1:
         subject = f"score {score.name}" if score.least_rows > 1 else f"policy.layers={policy.layers.kind}"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")

@@ -35,7 +35,7 @@ from kvbench.eviction.ranking import Ranking, merged
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
-from kvbench.support.facts import ONE_EVICTION, SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim, check
+from kvbench.support.facts import EQUAL_LENGTHS, ONE_EVICTION, SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim, check
 
 ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
@@ -121,7 +121,7 @@ class IncrementalEviction:
     @property
     def divides(self) -> bool:
         """Whether the heads or layers share a budget, which is divided at the end of every block."""
-        return isinstance(self.capacity, int) and not even(self.policy)
+        return isinstance(self.capacity, int) and not self.policy.divides_evenly
 
     @property
     def accumulates(self) -> bool:
@@ -305,19 +305,22 @@ def check_answer_budget(policy: Policy, pairs: int) -> None:
 
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
-    """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
-    facts = (ONE_EVICTION, SCORED_BEFORE_ANSWER, *((SCORED_ONCE,) if blocks else ()))
+    """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block.
+
+    What no two settings decide is not among the claims.
+    """
+    facts = (ONE_EVICTION, SCORED_BEFORE_ANSWER, *((SCORED_ONCE, EQUAL_LENGTHS) if blocks else ()))
     fix = "schedule.prefill_block=null schedule.decode_every=null"
     later = Claim("the schedule", fix, breaks=dict.fromkeys(facts, "evicts again"))
     check((*policy.claims(), *score.claims(), later))
     reading = [step.setting for step in policy.reading_steps]
-    reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind}"
+    where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind}"
     if policy.state == "none" and (score.inputs.window or reading):
         part = f"score {score.name}" if score.inputs.window else reading[0]
         raise UserError(
             f"policy.state=none, but {part} reads observed queries: use policy.state=overwrite or accumulate"
         )
-    if blocks and reading and not even(policy):
+    if blocks and reading and not policy.divides_evenly:
         raise UserError(
             f"{reading[0]} reads the queries of a block, but with {where} the budget is divided after them: use "
             "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null"
@@ -327,23 +330,12 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"score {score.name} has a number for each KV head, but with policy.layout=query_heads later blocks evict "
             "from query heads: use policy.layout=kv_heads, or schedule.prefill_block=null"
         )
-    if not blocks or even(policy):
-        return
     heads_differ = not policy.heads.even or policy.layers.divides_heads
-    if not (policy.heads.ragged and policy.layers.ragged):
-        reason = "an allocation that does not say `ragged` cannot divide a budget among heads of different lengths"
-    elif heads_differ and policy.group_of(score.group) == "layer_mean":
-        reason = "group=layer_mean is a mean over heads, which hold different tokens after the first block"
-    if reason:
+    if blocks and heads_differ and policy.group_of(score.group) == "layer_mean":
         raise UserError(
-            f"{where} of {policy.name} cannot evict block by block: {reason}. Use policy.heads=uniform "
-            "policy.layers=uniform, or schedule.prefill_block=null"
+            f"{where} of {policy.name} cannot evict block by block: group=layer_mean is a mean over heads, which soon "
+            "hold different tokens. Use policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null"
         )
-
-
-def even(policy: Policy) -> bool:
-    """Return whether every head of every layer keeps the same number of pairs, whatever the scores."""
-    return policy.heads.even and policy.layers.even
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:

@@ -12,29 +12,10 @@ from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
 from kvbench.eviction.step import Step, Units
+from kvbench.support import facts
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
-from kvbench.support.facts import (
-    COMPARABLE,
-    COUNTED_BUDGET,
-    EVEN_BUDGET,
-    EVEN_HEADS,
-    EVEN_IN_LAYER,
-    EVEN_LAYERS,
-    EVICTS,
-    LATER_EVICTION,
-    MODEL_KEYS,
-    NO_BLOCKS,
-    OWN_ROTATION,
-    PROMPT_END,
-    QUESTION_READ,
-    READ_ORDER,
-    SCORED_BEFORE_ANSWER,
-    SIZED_BUDGET,
-    WHOLE_PROMPT,
-    Claim,
-    check,
-)
+from kvbench.support.facts import Claim, check
 
 Layout = Literal["kv_heads", "query_heads"]
 StateRule = Literal["accumulate", "overwrite", "none"]
@@ -226,53 +207,47 @@ class Policy:
         yield from self._claims_of_allocation()
         yield from self._claims_of_tokens()
         if self.positions == "cache":
-            needs = {EVEN_HEADS: f"needs {EVEN_HEADS}", READ_ORDER: f"numbers {READ_ORDER}"}
-            needs[MODEL_KEYS] = "rotates kept keys anew"
-            breaks = {OWN_ROTATION: "rotates the keys of each cell anew"}
+            needs = {facts.EVEN_HEADS: f"needs {facts.EVEN_HEADS}", facts.READ_ORDER: f"numbers {facts.READ_ORDER}"}
+            needs[facts.MODEL_KEYS] = "rotates kept keys anew"
+            breaks = {facts.OWN_ROTATION: "rotates the keys of each cell anew"}
             yield Claim(f"policy.positions=cache of {self.name}", "policy.positions=original", needs, breaks)
         if self.slot_order != "position":
-            breaks = {READ_ORDER: "puts the best pairs first"}
+            breaks = {facts.READ_ORDER: "puts the best pairs first"}
             yield Claim(f"policy.slot_order={self.slot_order}", "policy.slot_order=position", breaks=breaks)
         if "budget" not in self.accepts:
-            grants = frozenset({LATER_EVICTION, COUNTED_BUDGET})
-            yield Claim(f"policy {self.name}", "another policy", breaks={EVICTS: "evicts none"}, grants=grants)
+            grants = frozenset({facts.LATER_EVICTION, facts.COUNTED_BUDGET})
+            yield Claim(f"policy {self.name}", "another policy", breaks={facts.EVICTS: "evicts none"}, grants=grants)
         for step in self.steps:
             yield from step.claims(self)
 
     def _claims_of_allocation(self) -> Iterator[Claim]:
-        uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
-        divided = {SIZED_BUDGET: "divides a budget"}
-        if not self.heads.even:
-            breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
-            yield Claim(
-                f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks
-            )
-        if not self.layers.even:
-            breaks = {EVEN_LAYERS: "keeps more pairs in some layers than in others", EVEN_HEADS: uneven}
-            if self.layers.divides_heads:
-                breaks |= dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER), uneven)
-            needs = divided | (ranks if self.layers.compares_layers else {})
-            yield Claim(f"policy.layers={self.layers.kind} of {self.name}", "policy.layers=uniform", needs, breaks)
+        yield from self.heads.claims(self.name)
+        yield from self.layers.claims(self.name)
+        setting = f"policy.heads={self.heads.kind} policy.layers={self.layers.kind}"
         if self.keeps_whole:
-            setting = f"policy.heads={self.heads.kind} policy.layers={self.layers.kind}"
-            yield Claim(setting, "", grants=frozenset({SCORED_BEFORE_ANSWER}))
+            yield Claim(setting, "", grants=frozenset({facts.SCORED_BEFORE_ANSWER}))
+        if not (self.divides_evenly or (self.heads.ragged and self.layers.ragged)):
+            needs = {facts.EQUAL_LENGTHS: "divides a budget among heads of one length (neither says `ragged`)"}
+            yield Claim(f"{setting} of {self.name}", "policy.heads=uniform policy.layers=uniform", needs)
 
     def _claims_of_tokens(self) -> Iterator[Claim]:
         for name in ("window", "recent"):
             value = getattr(self, name)
             if isinstance(value, TokenFraction) and value.of == "budget":
-                needs = {SIZED_BUDGET: "is a share of the budget"}
+                needs = {facts.SIZED_BUDGET: "is a share of the budget"}
                 yield Claim(f"policy.{name}={value.part} of {self.name}'s budget", f"a number for policy.{name}", needs)
             if value == QUESTION:
                 fix = "numbers for policy.window and policy.recent"
-                yield Claim(f"policy.{name}=question of {self.name}", fix, {QUESTION_READ: "observes the question"})
+                needs = {facts.QUESTION_READ: "observes the question"}
+                yield Claim(f"policy.{name}=question of {self.name}", fix, needs)
         if self.sink == PROMPT:
-            needs = dict.fromkeys((WHOLE_PROMPT, LATER_EVICTION, COUNTED_BUDGET), "keeps the whole prompt")
+            assumed = (facts.WHOLE_PROMPT, facts.LATER_EVICTION, facts.COUNTED_BUDGET)
+            needs = dict.fromkeys(assumed, "keeps the whole prompt")
             yield Claim(f"policy.sink=prompt of {self.name}", "policy.sink=4, or another number", needs)
         if self.window_skips:
-            facts = (NO_BLOCKS,) if self.window_skips == TEMPLATE else (NO_BLOCKS, PROMPT_END)
             why = f"ends the window of {self.name} before the newest tokens of a prompt"
-            yield Claim(f"policy.window_skips={self.window_skips}", "policy.window_skips=0", dict.fromkeys(facts, why))
+            needs = {facts.NO_BLOCKS: why} | ({} if self.window_skips == TEMPLATE else {facts.PROMPT_END: why})
+            yield Claim(f"policy.window_skips={self.window_skips}", "policy.window_skips=0", needs)
 
     @property
     def decoding(self) -> "Policy":
@@ -282,6 +257,11 @@ class Policy:
         phase = {} if self.phases is None else vars(self.phases.decode)
         changes = {name: value for name, value in phase.items() if value is not None}
         return replace(self, phases=None, window_skips=0, **changes)
+
+    @property
+    def divides_evenly(self) -> bool:
+        """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
+        return self.heads.even and self.layers.even
 
     @property
     def keeps_whole(self) -> bool:

@@ -234,15 +234,9 @@ class Cell:
 
     def _check_reading(self) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""
-        from kvbench.eviction.incremental import check_steps, even
+        from kvbench.eviction.incremental import check_steps
 
         check_steps(self.policy, self.score, blocks=True)
-        if not even(self.policy):
-            raise UserError(
-                f"policy.heads={self.policy.heads.kind} policy.layers={self.policy.layers.kind} of {self.policy.name} "
-                f"divide a budget while a prompt is read, but task {self.task.name} is a text that is scored "
-                "meanwhile: use policy.heads=uniform policy.layers=uniform"
-            )
         least = self.policy.budgeted + self.task.spare_pairs
         if isinstance(self.budget, TokenBudget) and self.budget.pairs < least:
             raise UserError(

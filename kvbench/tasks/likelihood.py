@@ -76,7 +76,7 @@ class Likelihood(Task):
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()
         reading = "evicts while it reads"
-        needs = {facts.LATER_EVICTION: reading}
+        needs = dict.fromkeys((facts.LATER_EVICTION, facts.EVEN_BUDGET, facts.EVEN_LAYERS), reading)
         if not self.reset:
             needs[facts.COUNTED_BUDGET] = "continues over all texts with task.reset=false"
         breaks = {

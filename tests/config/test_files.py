@@ -15,8 +15,9 @@ from kvbench.cli.list import CODE, GROUPS, describe
 from kvbench.cli.setting_help import words_of
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import RUN, combinations
-from kvbench.config.entries import class_of, content, defaults_of, load_entry, options, step_settings
+from kvbench.config.entries import ALLOCATION, class_of, content, defaults_of, load_entry, options, step_settings
 from kvbench.config.overrides import parse
+from kvbench.config.policy_parts import kinds
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -29,7 +30,7 @@ from kvbench.papers.item import Item, item_of
 from kvbench.run.launch.local import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.noted import declared
+from kvbench.support.noted import declared, defaults
 from kvbench.support.plugins import Source, groups, held_groups, items, own_sources
 from kvbench.support.settings_file import LOADER, MEMBERS, NO_SETTINGS, member_names
 from kvbench.tasks.task import Task, TaskSettings
@@ -146,12 +147,26 @@ def test_settings_of_every_task_are_those_of_its_class_where_its_file_has_none(n
     for field in OF_EVERY_TASK - own.keys():
         declared = getattr(target, field)
         assert node[field] == (list(declared) if isinstance(declared, tuple) else declared), field
+    of_benchmark = {field for base in target.__mro__ if base not in TaskSettings.__mro__ for field in vars(base)}
+    assert own.keys().isdisjoint(of_benchmark & OF_EVERY_TASK), "the class says it, and its file must not say otherwise"
 
 
 def restated(own: dict[str, Any], targets: list[str], shared: dict[str, Any]) -> list[str]:
     """Settings of a mapping that all classes declare with the value that it states; not those in `shared`."""
     usual = [declared(target) for target in targets]
-    return [key for key, value in own.items() if key not in shared and all(key in u and u[key] == value for u in usual)]
+    own = {key: value for key, value in own.items() if key not in shared}
+    return [*(key for key, value in own.items() if all(key in u and u[key] == value for u in usual)), *in_parts(own)]
+
+
+def in_parts(own: dict[str, Any]) -> list[str]:
+    """Settings of a policy's heads and layers that their kinds declare with the value that the policy states."""
+    again = []
+    for name, part in own.items():
+        if name in ("heads", "layers") and isinstance(part, dict):
+            (kind,) = (each for each in kinds(ALLOCATION)[name] if each.kind == part["kind"])
+            usual = defaults(kind)
+            again += [f"{name}.{key}" for key, value in part.items() if key != "kind" and usual.get(key, ...) == value]
+    return again
 
 
 @pytest.mark.parametrize("source", own_sources(), ids=lambda source: source.package)

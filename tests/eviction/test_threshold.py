@@ -100,7 +100,10 @@ def test_layers_in_a_stack_keep_what_each_keeps_by_itself(name: str, threshold: 
             r"^budget=threshold:-4 judges pairs by a score that la",
         ),
         ("policy=snapkv schedule.prefill_block=64", r"^budget=threshold:-4 judges a prompt as a whole, but"),
-        ("policy=snapkv task=pg19", r"^budget=threshold:-4 judges a prompt as a whole, but task"),
+        (
+            "policy=snapkv task=pg19",
+            r"^task pg19 evicts while it reads, but budget=threshold:-4 lets the scores",
+        ),
         (
             "policy=plain score=key_norm schedule.decode_every=4 schedule.answer_budget=8",
             r"^schedule\.answer_budget=8 is a second number of KV pairs, but budget=threshold:-4 lets the scores",

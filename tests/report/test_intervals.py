@@ -63,6 +63,9 @@ def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_stu
     assert low < 0.0 and high > 1.0 and mean_interval([0.1, 0.9, 1.0], rate=True)[1:] == (0.0, 1.0)
     assert mean_interval([0.0, 1.0], rate=False) == (0.5, *student([0.0, 1.0]))
     assert mean_interval([1.0], rate=True) == (1.0, None, None)
+    same = mean_interval([0.5] * 8, rate=True)
+    assert same == (0.5, *wilson(4, 8)), "what has no spread is no certainty"
+    assert mean_interval([0.5] * 8, True, np.arange(8) // 2)[1:] == wilson(2, 4)
 
 
 @given(VALUES.map(sorted), st.randoms())

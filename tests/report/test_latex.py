@@ -1,18 +1,22 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvbench.report.formats.latex import escaped
+from kvbench.report.tables.means import means_table
+from kvbench.report.tables.pivot import arrange
+from kvbench.report.tables.summary import summaries
 from tests.report.test_table import table
 
 SMALL = r"""% 2 of 60 rows failed; they are left out of all means:
 % the \textbar{} prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 \begin{table}[t]
 \centering
-\caption{Model reference, task ruler/niah\_single\_1, context length 512: string\_match\_all in \%, means of n samples. 95 \% intervals reach 26 points to either side at most. \textbf{Bold}: best, \underline{underlined}: second.}
+\caption{Model reference, task ruler/niah\_single\_1, context length 512: string\_match\_all in \%, means of n samples. 95 \% intervals reach 32 points to either side at most. \textbf{Bold}: best, \underline{underlined}: second.}
 \footnotesize\setlength{\tabcolsep}{4pt}\sisetup{detect-weight=true, mode=text}
 \begin{tabular}{llrS[table-format=3.0]S[table-format=3.0]}
 \toprule
@@ -40,6 +44,17 @@ def test_a_small_table(small: Path) -> None:
     assert latex(small) == SMALL
     two = latex(small, {"policy": ["snapkv"], "budget": ["0.1"]}, rows="policy", cols="score")
     assert two.count("{kept 10.0 \\%}") == 2, "two columns of one head stay two"
+
+
+def test_the_caption_says_in_which_windows_cells_differ(cell) -> None:
+    """What text and Markdown say above a table, a paper's table needs most."""
+    policies = {
+        f"{name}{size}": {"policy": {"name": name, "accepts": ["budget"], "window": size, "recent": size}}
+        for name, size in (("snapkv", 16), ("pyramidkv", 8))
+    }
+    cells = summaries([replace(row, cell=name, policy=name[:-1]) for name in policies for row in cell([1.0, 0.0])])
+    (block,) = arrange(cells)
+    assert "cells differ in window 8 (pyramidkv" in means_table(block, policies.get).words
 
 
 def test_a_cell_without_a_number_is_marked(cell, results) -> None:

@@ -121,7 +121,7 @@ def test_the_detectable_difference_is_that_of_the_formula_and_of_the_test_where_
     assert detectable(binary(40, 40, 400), 0.05) == pytest.approx(smallest / 2**0.5, rel=0.05)
     assert detectable(binary(20, 20, 200), 0.05 / 20) > 1.3 * smallest
     assert detectable(binary(0, 0, 10_000), 0.05) == pytest.approx(6 / 10_000, rel=0.2)
-    assert detectable(binary(0, 0, 5), 0.05) == 1.0
-    assert detectable(binary(0, 0, 1), 0.05) is None
+    assert detectable(binary(0, 0, 6), 0.05) == 1.0
+    assert detectable(binary(5, 0, 5), 0.05) is None and sign_flip(np.ones(5)).p > 0.05, "five prompts show nothing"
     nats = Paired(np.full(9, 2.0), np.full(9, 2.0), np.arange(9), rate=False)
     assert detectable(nats, 0.05) is None

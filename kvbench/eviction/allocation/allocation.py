@@ -3,9 +3,9 @@
 An allocation is a frozen dataclass with a `kind` of its own, by which `policy.heads` and `policy.layers` name it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -13,10 +13,12 @@ from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.ranking import Ranking, Rankings, best_entries, by_stack
-from kvbench.support.errors import UserError
+from kvbench.support import facts
+from kvbench.support.facts import Claim, Fact
 
 Counts = tuple[tuple[int, ...], ...]
 """Candidates kept, by layer and cache head."""
+UNEVEN = "keeps more pairs in some heads than in others"
 
 
 class Heads:
@@ -35,8 +37,16 @@ class Heads:
         """Whether every head of a layer keeps equally many pairs, by the order of each head."""
         return type(self).__call__ is Heads.__call__
 
-    def check_score(self, score: Any, name: str) -> None:
-        """Raise UserError for a score that a policy of this name cannot divide by."""
+    def claims(self, policy: str) -> Iterator[Claim]:
+        """Yield the facts that it needs of other settings of a policy of this name, and those that it makes untrue."""
+        setting = f"policy.heads={self.kind} of {policy}"
+        if not self.whole:
+            needs = {facts.PAIRS_DIFFER: "chooses among the pairs of a head"}
+            yield Claim(setting, "policy.heads=binary, e.g. policy=duo_attention or kvzip_head", needs)
+        if not self.even:
+            needs = {facts.COMPARABLE: "ranks heads against each other", facts.SIZED_BUDGET: "divides a budget"}
+            breaks = dict.fromkeys((facts.EVEN_BUDGET, facts.EVEN_IN_LAYER, facts.EVEN_HEADS), UNEVEN)
+            yield Claim(setting, "policy.heads=uniform", needs, breaks)
 
     def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         """Say what `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
@@ -96,13 +106,23 @@ class Layers:
         own = type(self)
         return own.__call__ is Layers.__call__ and own.counts is Layers.counts
 
-    def check_score(self, score: Any, name: str) -> None:
-        """Raise UserError for a score that a policy of this name cannot divide by."""
-        if self.reads_scores and score.signed:
-            raise UserError(
-                f"score {score.name} can be negative, but policy.layers={self.kind} of {name} reads scores as a "
-                "distribution: choose another score, or policy.layers=uniform"
-            )
+    def claims(self, policy: str) -> Iterator[Claim]:
+        """Yield the facts that it needs of other settings of a policy of this name, and those that it makes untrue."""
+        needs, breaks = dict[Fact, str](), dict[Fact, str]()
+        if self.reads_scores:
+            needs[facts.UNSIGNED] = "reads scores as a distribution"
+        if not self.even:
+            needs[facts.SIZED_BUDGET] = "divides a budget"
+            if self.compares_layers:
+                needs[facts.COMPARABLE] = "ranks heads against each other"
+            breaks = {facts.EVEN_LAYERS: "keeps more pairs in some layers than in others", facts.EVEN_HEADS: UNEVEN}
+            if self.divides_heads:
+                breaks |= dict.fromkeys((facts.EVEN_BUDGET, facts.EVEN_IN_LAYER), UNEVEN)
+        if needs or breaks:
+            yield Claim(f"policy.layers={self.kind} of {policy}", "policy.layers=uniform", needs, breaks)
+
+    def check(self) -> None:
+        """Raise UserError for settings that name what is not there."""
 
     def check_model(self, layers: int, kv_heads: int) -> None:
         """Raise UserError for a model that it cannot divide a budget of; layers: from which pairs are evicted."""

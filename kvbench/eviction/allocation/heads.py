@@ -4,9 +4,9 @@ In the variant `paper` a layer keeps exactly its share times the number of heads
 keeps the whole layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from kvbench.eviction.allocation.shares import AllocationBudget, largest_remaind
 from kvbench.eviction.ranking import Ranking, best_entries, by_stack
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
+from kvbench.support.facts import UNSIGNED, Claim
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,11 @@ class MixHeads(Heads):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def check_score(self, score: Any, name: str) -> None:
-        if score.signed and self.normalize:
-            raise UserError(f"score {score.name} can be negative: policy.heads.normalize=true scales by sums of scores")
+    def claims(self, policy: str) -> Iterator[Claim]:
+        yield from super().claims(policy)
+        if self.normalize:
+            setting, needs = f"policy.heads.normalize=true of {policy}", {UNSIGNED: "scales by sums of scores"}
+            yield Claim(setting, "policy.heads.normalize=false", needs)
 
     def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         return None if self.normalize else (0, heads * share)

@@ -271,8 +271,8 @@ class TableLayers(Layers):
             raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
         return np.array(table, np.float64)
 
-    def check_score(self, score: Any, name: str) -> None:
-        _ = self.table  # a policy without one is refused
+    def check(self) -> None:
+        _ = self.table
 
     def check_model(self, layers: int, kv_heads: int) -> None:
         of_table = self.table.shape[1:]

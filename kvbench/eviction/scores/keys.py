@@ -33,6 +33,7 @@ class KeyNorm(Score):
     separate: ClassVar[bool] = True
 
     def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
         yield Claim(f"score {self.name}", "", grants=frozenset({LASTING}))
 
     def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:

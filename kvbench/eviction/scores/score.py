@@ -19,7 +19,7 @@ from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.support.errors import UserError
-from kvbench.support.facts import SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim
+from kvbench.support.facts import PAIRS_DIFFER, SCORED_BEFORE_ANSWER, SCORED_ONCE, UNSIGNED, Claim
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
 """How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
@@ -131,7 +131,11 @@ class Score(Protocol):
     separate: ClassVar[bool] = False
 
     def claims(self) -> Iterator[Claim]:
-        """Yield the facts that it needs of other settings, and those that it makes untrue."""
+        """Yield the facts that it needs of other settings, and those that it makes untrue. Others add theirs."""
+        breaks = {UNSIGNED: "can be negative"} if self.signed else {}
+        if self.by_head:
+            breaks[PAIRS_DIFFER] = "gives all KV pairs of a head the same score"
+        yield Claim(f"score {self.name}", "another score", breaks=breaks)
         inputs, does = self.inputs, ""
         if inputs.projections or inputs.hidden_states in ("block", "prompt"):
             does = "reads the model with the prompt, once, so it cannot evict again later"

@@ -92,6 +92,7 @@ class _Gated(Score):
         raise NotImplementedError
 
     def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
         yield Claim(f"score {self.name}", "", grants=frozenset({LASTING}))
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:

@@ -315,7 +315,7 @@ def _costs(run: Side, cells: Sequence[Summary], name_of: Mapping[str, str]) -> d
         if cell.metric == TIMED:
             spent[f"{name_of[cell.cell]}: decoding takes"] = RunCost(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
             spent[f"{name_of[cell.cell]}: the cache holds"] = RunCost(peaks[cell.cell], MEMORY_NOISE, _bytes)
-    seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
+    seconds = sum(cost.seconds or 0.0 for cost in costs(Path(run.source), lambda text: None))
     held = RunCost(max(peaks.values()), MEMORY_NOISE, _bytes)
     return spent | {_RUN_COSTS[0]: RunCost(seconds, RUN_NOISE, "{:.3g} s".format), _RUN_COSTS[1]: held}
 

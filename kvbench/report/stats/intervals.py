@@ -155,6 +155,8 @@ def mean_interval(
         return mean, *_clustered(np.asarray(values), rate, cluster, clusters)
     if rate and all(value in (0.0, 1.0) for value in values):
         return mean, *wilson(sum(value == 1.0 for value in values), len(values))
+    if rate and min(values) == max(values):  # no spread to estimate from: as wide as for right and wrong answers
+        return mean, *wilson(math.fsum(values), len(values))
     low, high = student(values)
     return (mean, max(low, 0.0), min(high, 1.0)) if rate else (mean, low, high)
 
@@ -165,6 +167,8 @@ def _clustered(values: np.ndarray, rate: bool, cluster: np.ndarray, clusters: in
     if clusters < 2:
         return None, None
     sums, sizes = np.bincount(cluster, weights=values), np.bincount(cluster).astype(float)
+    if rate and np.ptp(values) == 0.0:
+        return wilson(float(values[0]) * clusters, clusters)
     if rate and np.isin(values, (0.0, 1.0)).all():
         share, error, t = float(values.mean()), float(standard_error(sums, sizes)), student_quantile(clusters - 1)
         alone = share * (1 - share) / error**2 * (NORMAL_QUANTILE / t) ** 2 if error else clusters

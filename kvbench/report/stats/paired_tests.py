@@ -139,24 +139,25 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def detectable(paired: Paired, alpha: float) -> float | None:
-    """Return the smallest true difference found with probability POWER at this n and this much disagreement; None below
-    two.
+    """Return the smallest true difference found with probability POWER at this n and this much disagreement; None where
+    the sign-flip test can refuse nothing at this n.
 
     (z(1 - alpha/2) + z(POWER)) standard errors, as of the interval: for rates with its two pseudo-clusters. Never
     below what the sign-flip test can refuse at all, k = 1 + log2(1 / alpha) clusters that all point one way, as a share
-    of the clusters: rates only, where a cluster can change by 1 at most. Lachin, Controlled Clinical Trials 2 (1981)
+    of the clusters: rates only, where a cluster changes by 1 at most. Graded values change by less, so that for them
+    this is too large rather than too small. Lachin, Controlled Clinical Trials 2 (1981)
     93-113, equation 5; Connor, Biometrics 43 (1987) 207-211 for McNemar's test.
     """
     sums, sizes = paired.sums()
-    if len(sums) < 2:
+    clusters, least = len(sums), float(np.ceil(1 + np.log2(1 / alpha)))
+    if clusters < least:
         return None
-    clusters = len(sums)
     if paired.rate:
         sums, sizes = with_pseudo_clusters(sums, sizes)
     spread = float(ndtri(1 - alpha / 2) + ndtri(POWER)) * float(standard_error(sums, sizes))
     if not paired.rate:
         return spread if spread > 0 else None
-    return min(1.0, max(spread, float(np.ceil(1 + np.log2(1 / alpha))) / clusters))
+    return min(1.0, max(spread, least / clusters))
 
 
 @dataclass(frozen=True)

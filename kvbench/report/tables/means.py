@@ -71,7 +71,7 @@ def means_table(
     margin = _margin(cells)
     reference, others = block.cells(reference=True), block.cells(reference=False)
     every = reference + others
-    differences = "; ".join(filter(None, (compared, described))) if compared else ""
+    differences = "; ".join(filter(None, (compared, described)))
     reach = f"95 % intervals reach {margin} to either side at most" if margin else ""
     return Table(
         title=_title(block, cells),
@@ -332,10 +332,11 @@ def _name(cell: Summary) -> str:
 
 
 def _margin(cells: Sequence[Summary]) -> str:
+    """Return how far the widest interval reaches from its mean, by unit; intervals of rates are not symmetric."""
     widths: dict[bool, float] = {}
     for cell in cells:
-        if cell.low is not None and cell.high is not None:
-            widths[cell.rate] = max(widths.get(cell.rate, 0.0), (cell.high - cell.low) / 2)
+        if cell.mean is not None and cell.low is not None and cell.high is not None:
+            widths[cell.rate] = max(widths.get(cell.rate, 0.0), cell.high - cell.mean, cell.mean - cell.low)
     return " or ".join(f"{100 * w:.0f} points" if rate else f"{w:.3g}" for rate, w in sorted(widths.items()))
 
 

@@ -215,6 +215,17 @@ def test_a_shared_prefill_costs_once(cell: Callable[..., list[Row]], results: Ca
     assert (cost.rows, cost.failed, cost.decode_seconds) == (3, 1, 1.0)
 
 
+def test_seconds_that_no_row_has_are_unknown(cell: Callable[..., list[Row]], results: Callable[..., Path]) -> None:
+    """As of packed rows, which have none."""
+    unknown = dict.fromkeys(("prefill_seconds", "evict_seconds", "decode_seconds"))
+    folder = results(cell([1.0], "full", prompt_tokens=70, context_sha256="0f", new_tokens=4, **unknown))
+    (found,) = costs(folder, print)
+    assert (found.prefills, found.prefill_tokens, found.prefill_seconds, found.seconds) == (None, None, None, None)
+    report = cost.report_of(folder, print)
+    assert "0 s" not in emitted(report, "text") and "held: unknown" in emitted(report, "text")
+    assert json.loads(emitted(report, "json"))["costs"][0]["evict_seconds"] is None
+
+
 def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
     process = Process(
         name="a", host="b", pid=1, machine=None, born=None, job=None, devices=2, lease_seconds=1.0,

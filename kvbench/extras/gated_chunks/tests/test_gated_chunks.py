@@ -13,7 +13,6 @@ from kvbench.config.overrides import parse
 from kvbench.eviction.allocation.heads import ChunkHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
-from kvbench.eviction.incremental import even
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.attn import Attention
@@ -57,7 +56,7 @@ def test_the_policy_is_even_and_evicts_again() -> None:
     (tree,) = combinations(parse(["policy=gated_chunkkv", "budget=128", "schedule.decode_every=16"]))
     cell = CellBuilder().cell(tree)
     cell.check()
-    assert even(cell.policy) and cell.policy.heads == GatedChunkHeads(size=10, spiky=4)
+    assert cell.policy.divides_evenly and cell.policy.heads == GatedChunkHeads(size=10, spiky=4)
 
 
 @pytest.mark.parametrize("spiky", [0, 10])
