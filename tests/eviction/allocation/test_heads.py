@@ -1,7 +1,8 @@
 """Head allocations: exact sums, the stated order among equals, and published rounding."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvbench.eviction.allocation.allocation import Heads, UniformHeads, UniformLayers
+from kvbench.eviction.allocation.allocation import Heads, Layers, UniformHeads, UniformLayers
 from kvbench.eviction.allocation.heads import (
     BinaryHeads,
     ChunkHeads,
@@ -21,7 +22,13 @@ from kvbench.eviction.allocation.heads import (
 )
 from kvbench.eviction.allocation.layers import GlobalLayers
 from kvbench.eviction.allocation.shares import AllocationBudget
+from kvbench.eviction.evict import check_host
+from kvbench.eviction.incremental import check_steps
+from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.support.errors import UserError
 
 EXACT = [
     UniformHeads(),
@@ -147,3 +154,25 @@ def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
 def test_a_chunk_has_a_token() -> None:
     with pytest.raises(ValueError, match=r"policy\.heads\.size=0: a chunk has at least one token"):
         ChunkHeads(size=0)
+
+
+def test_a_part_says_what_it_needs_of_a_score_and_of_the_schedule() -> None:
+    """One that does not say `ragged` divides a prompt, and not what is left of it."""
+
+    @dataclass(frozen=True)
+    class Falling(Layers):
+        kind: str = "falling"
+        reads_scores: ClassVar[bool] = True
+
+        def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
+            return tuple(range(len(layer_weights), 0, -1))
+
+    policy = Policy("mine", layers=Falling())
+    check_steps(policy, Attention())
+    with pytest.raises(UserError, match=r"among heads of one length .*, but the schedule evicts again"):
+        check_steps(policy, Attention(), blocks=True)
+    with pytest.raises(UserError, match="reads scores as a distribution, but score key_norm can be negative"):
+        check_host(policy, KeyNorm())
+    with pytest.raises(UserError, match=r"policy\.heads\.normalize=true of mine scales by sums of scores, but"):
+        check_host(Policy("mine", heads=MixHeads(normalize=True)), KeyNorm())
+    check_host(Policy("mine", heads=MixHeads()), KeyNorm())
