@@ -67,7 +67,7 @@ def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
     from kvbench.run.launch.slurm import Slurm
-    from kvbench.run.plan_text import submission_text
+    from kvbench.work.plan_text import submission_text
     from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import logger_of
 
@@ -101,9 +101,9 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
     from kvbench.report.formats.table import Table, TableRow
     from kvbench.report.formats.text import print_table
     from kvbench.run.plan_memory import memory_text, unshared_text
-    from kvbench.run.plan_text import total_text, written
     from kvbench.run.procedure import procedure_of
     from kvbench.run.request_memory import request_text
+    from kvbench.work.plan_text import total_text, written
 
     console, plan = screen(), sweep.plan
     for group in plan.groups:

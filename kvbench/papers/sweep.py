@@ -25,13 +25,13 @@ from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
 from kvbench.run.launch.slurm import Slurm, active
-from kvbench.run.plan_text import cells_text, submission_text, total_text
 from kvbench.run.shard import Shard
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile
 from kvbench.support.named import code_of
 from kvbench.support.quantity import count_noun
 from kvbench.work.failures import ExitCode
+from kvbench.work.plan_text import cells_text, submission_text, total_text
 from kvbench.work.planned import Sweep, sweep_of
 from kvbench.work.sweep import make, rows_of
 

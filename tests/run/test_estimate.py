@@ -14,8 +14,8 @@ from kvbench.records import Row, read_processes, read_rows
 from kvbench.run.cell import Cell
 from kvbench.run.estimate import STEP_CELLS, SimilarRuns, estimate, first_prompts, starting
 from kvbench.run.plan import Plan, plan
-from kvbench.run.plan_text import total_text
 from kvbench.run.rows import error_row
+from kvbench.work.plan_text import total_text
 from tests.questions import Questions
 from tests.run.test_prefill_job import cells
 

@@ -20,10 +20,10 @@ from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import catch_oom, text_and_dtype
 from kvbench.run.plan import PrefillGroup
-from kvbench.run.plan_text import written
 from kvbench.run.request_memory import tensor_shapes
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
+from kvbench.work.plan_text import written
 
 
 @dataclass(frozen=True)
