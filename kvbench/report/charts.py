@@ -47,7 +47,7 @@ def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
         return cell.held_bytes, "bytes", ""
     if quantity == "seconds":
         is_timed = cell.metric == "seconds_per_token"
-        return cell.mean if is_timed else cell.evict_seconds, "seconds", ""
+        return (cell.mean, "seconds per token", "") if is_timed else (cell.evict_seconds, "seconds per eviction", "")
     scale = 100 if cell.rate else 1
     span = "" if cell.low is None or cell.high is None else f"{scale * cell.low:.4g}..{scale * cell.high:.4g}"
     value = None if cell.mean is None else scale * cell.mean

@@ -37,7 +37,7 @@ def test_github_benchmark_lists_every_cell_that_has_the_number(small, capsys, wh
             "seconds": cell.evict_seconds,  # decoding steps are shared by all cells
         }[what]
         assert point["value"] == pytest.approx(expected)
-    unit = {"accuracy": "string_match_all %", "bytes": "bytes", "seconds": "seconds"}[what]
+    unit = {"accuracy": "string_match_all %", "bytes": "bytes", "seconds": "seconds per eviction"}[what]
     assert {point["unit"] for point in points} == {unit}
     (full,) = (point for point in points if "full" in point["name"])
     assert full["name"] == "reference ruler/niah_single_1 512 full 1.0"

@@ -21,8 +21,9 @@ def declare(parser: Parser) -> None:
   kvbench export --format eee --out shared
 
 github-benchmark is the list that benchmark-action/github-action-benchmark charts: what=accuracy with its tool \
-customBiggerIsBetter, what=bytes and what=seconds with customSmallerIsBetter. eee is the schema of Every Eval Ever: a
-file for each model, in the folder that --out names. COLUMN=VALUE,... selects rows as in kvbench report.
+customBiggerIsBetter, what=bytes and what=seconds (of one eviction, or of a decoding step of task=efficiency) with \
+customSmallerIsBetter. eee is the schema of Every Eval Ever: a file for each model, in the folder that --out names. \
+COLUMN=VALUE,... selects rows as in kvbench report.
 Exit code 4: no row was selected, or with eee none that has a value.
 """
     parser.bare_exit = ExitCode.USAGE
