@@ -23,7 +23,7 @@ def declare(parser: Parser) -> None:
 github-benchmark is the list that benchmark-action/github-action-benchmark charts: what=accuracy with its tool \
 customBiggerIsBetter, what=bytes and what=seconds (of one eviction, or of a decoding step of task=efficiency) with \
 customSmallerIsBetter. eee is the schema of Every Eval Ever: a file for each model, in the folder that --out names. \
-COLUMN=VALUE,... selects rows as in kvbench report.
+COLUMN=VALUE,... selects rows, as for kvbench report table.
 Exit code 4: no row was selected, or with eee none that has a value.
 """
     parser.bare_exit = ExitCode.USAGE
