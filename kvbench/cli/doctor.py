@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from kvbench.cli.parser import Parser, Words, folded
 from kvbench.cli.terminal import print_columns
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
+from kvbench.support.named import Named, named
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import read_lock
@@ -39,12 +40,10 @@ EXTRAS = {
     "benchmarks": (BENCHMARKS, "metrics of LongBench and InfiniteBench, RULER with essays"),
     "energy": (("pynvml",), "joules of GPUs in kvbench report cost"),
     "flash": (("flash_attn",), "model.attention=flash, model.kernels=flash_attn"),
-    "gguf": (("gguf", "accelerate"), "model.path=FILE.gguf, kvbench data pull smollm2"),
-    "hub": (("datasets",), "data sets of the Hub as prompts"),
     "slurm": (("submitit",), "launcher=slurm"),
-    "wandb": (("wandb",), "logger=wandb"),
 }
-"""Extras of the package: the modules that each brings, and what does not run without them."""
+"""Extras of the package: the modules that each brings, and what does not run without them. The group `doctor` has more:
+its files are named by extras of the package, with `keys: {modules: [NAME]}`."""
 DTYPES = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-3}
 """Values of `model.dtype`, and by how much a sum of `SIZE` random products may be wrong, in standard deviations."""
 SIZE = 256
@@ -125,7 +124,7 @@ def _summary(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _named(findings: Iterable[Finding], kind: str, mark: str | None) -> Iterator[str]:
-    """Return the names of a kind, such as `extra gguf`, with a mark; None: with any."""
+    """Return the names of a kind, such as `extra slurm`, with a mark; None: with any."""
     return (each.name for each in findings if each.name.startswith(f"{kind} ") and mark in (None, each.mark))
 
 
@@ -161,13 +160,22 @@ def _files() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, (modules, needs) in EXTRAS.items():
+    brought = {name: (wants.keys["modules"], wants.says) for name, wants in _brought("doctor").items()}
+    for extra, (modules, needs) in sorted((EXTRAS | brought).items()):
         name, missing = f"extra {extra}", [module for module in modules if find_spec(module) is None]
         if missing:
             install = f"pip install 'kvbench[{extra}]'" + " --no-build-isolation" * (extra == "flash")
             yield Finding("-", name, f"no {needs}: without {', '.join(missing)}", install)
         else:
             yield Finding("ok", name, f"{', '.join(modules)}: {needs}")
+
+
+def _brought(group: str) -> Mapping[str, Named]:
+    """Return the members of a group; none where the folder of settings is lost, which is a line of its own."""
+    try:
+        return named(group)
+    except FileNotFoundError:
+        return {}
 
 
 def installed_plugins() -> Iterator[Finding]:
@@ -217,11 +225,12 @@ def devices() -> Iterator[Finding]:
         product = torch.cuda.get_device_properties(index).name
         yield Finding("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
         yield from _tried(torch, f"cuda:{index}")
-    if find_spec("triton"):
-        yield Finding("ok", "triton", metadata.version("triton"))
-    else:
-        text = "not installed: no model.kernels=triton on a GPU"
-        yield Finding("-", "triton", text, "pip install 'kvbench[kernels]'")
+    for name, kernels in _brought("kernels").items():
+        package = kernels.keys.get("package")
+        if package is None or find_spec(package):
+            yield Finding("ok", name, metadata.version(package) if package else kernels.says)
+        else:
+            yield Finding("-", name, f"not installed: no model.kernels={name} on a GPU", kernels.keys["install"])
 
 
 def _tried(torch: Any, device: str) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -16,13 +17,23 @@ from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import OURS, Item, groups, held_groups, items
+from kvbench.support.plugins import OURS, SUFFIX, Item, groups, held_groups, items, own_sources
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
 GROUPS |= {"steps": "step", "allocations": "allocation"}
-CODE = ("conform", "convert", "hint", "kernels", "model_file", "plan", "report")
+TARGET = re.compile(r"^_target_: (?:\w+\.)*(\w+)$", re.MULTILINE)
+
+
+def _names_code(group: str) -> bool:
+    """Return whether the files of a group name functions and modules; settings of runs are of classes."""
+    files = (file for source in own_sources() for file in sorted((source.conf / group).glob(f"*{SUFFIX}")))
+    target = next((TARGET.search(file.read_text("utf-8")) for file in files), None)
+    return target is not None and target[1].islower()
+
+
+CODE = frozenset(filter(_names_code, {*groups()} - {*GROUPS.values()}))
 """Groups whose files name code that a command line does not; all others are listed."""
 GROUPS |= {f"{group}s": group for group in sorted({*groups(), *held_groups()} - {*CODE, *GROUPS.values()})}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}

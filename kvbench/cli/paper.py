@@ -10,8 +10,9 @@ from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.report.output import FORMATS, SUFFIXES
+from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.named import code_of
+from kvbench.support.named import code_of, named
 from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ def declare(parser: Parser) -> None:
 Render a table or figure of a paper (an item), or all of them: plan its runs, run what is missing, and print our mean, \
 the published number and their difference in the paper's layout. To list the items: kvbench paper list.
 """
-    parser.epilog = """
+    brought = named("paper_flag")
+    examples = "".join(f"  kvbench paper obcache/table1 --{name}\n" for name in brought)
+    parser.epilog = f"""
   kvbench paper list
   kvbench paper obcache/table1
   kvbench paper obcache/table1 --plan
   kvbench paper obcache/table1 --commands
-  kvbench paper obcache/table1 --audit
+{examples}\
   kvbench paper obcache/table1 launcher=slurm launcher.time=480
   kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
   kvbench paper all --smoke --out pages
@@ -58,9 +61,8 @@ item). Exit code 3: no data or no model; 4: some rows are missing, or samples ha
     only.add_argument(
         "--commands", action="store_true", help="print the commands that run the item's cells; run nothing"
     )
-    only.add_argument(
-        "--audit", action="store_true", help="how sure the paper's differences are, from its means and n alone"
-    )
+    for name, flag in brought.items():
+        only.add_argument(f"--{name}", action="store_true", help=flag.says)
     only.add_argument("--published", action="store_true", help="render only the paper's numbers")
     parser.add_argument(
         "--measure",
@@ -93,12 +95,16 @@ def main(flags: argparse.Namespace) -> int:
     if flags.format is None:
         form = SUFFIXES.get(flags.out.suffix) if flags.out and name != "all" else None
         flags.format = form if form in FORMATS else FORMATS[0]
-    if flags.audit:
+    if (flag := next((flag for flag in named("paper_flag") if getattr(flags, flag)), None)) is not None:
         if name in ("", "all") or words or flags.plot:
             raise UserError(
-                "--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit"
+                f"--{flag} takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --{flag}"
             )
-        return code_of("command", "audit").audit_item(name, flags.format, flags.out)
+        from kvbench.report.formats.emit import write_report
+
+        write_report(code_of("paper_flag", flag)(name, paths.papers()), flags.format, flags.out or sys.stdout)
+        tell_written(flags.out)
+        return ExitCode.OK
     from kvbench.cli.sweep import SCREEN
     from kvbench.papers.request import Request, RowsElsewhere, Runner
     from kvbench.papers.run import render_all, render_item

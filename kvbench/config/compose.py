@@ -36,6 +36,7 @@ from kvbench.config.synonyms import unknown_name, unknown_setting
 from kvbench.support import paths
 from kvbench.support.annotations import Help, annotated
 from kvbench.support.errors import UserError
+from kvbench.support.named import made
 from kvbench.support.noted import declared
 from kvbench.support.plugins import Item, held_groups, items, usual_members
 from kvbench.support.text import closest
@@ -288,7 +289,8 @@ def _example(key: str, tree: Tree) -> str:
     notes = (
         note for field, hint in annotated(class_of(group, tree[group])) if field == name for note in hint.__metadata__
     )
-    return next((note.example for note in notes if isinstance(note, Help)), Help.example)
+    note = next((note for note in notes if isinstance(note, Help)), Help(""))
+    return f"{note.example}{made(note.file, ' ({})') if note.file else ''}"
 
 
 def as_yaml(tree: Tree) -> str:

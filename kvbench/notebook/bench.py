@@ -18,11 +18,12 @@ from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.eviction.policy import Policy
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.notebook.extended import Extended
 from kvbench.notebook.methods import Method, check_settings, listed, words_of_budgets, words_of_method
 from kvbench.notebook.model_in_memory import folder_of, spec_of
-from kvbench.notebook.prompts import Prompts, task_words
+from kvbench.notebook.prompts import Prompts
 from kvbench.notebook.report import NotebookReport
-from kvbench.notebook.sweep import SCREEN, sweep_and_rows
+from kvbench.notebook.sweep import sweep_and_rows
 from kvbench.notebook.words import words_of
 from kvbench.records import KeptSets
 from kvbench.report.beside import lines_beside
@@ -38,7 +39,7 @@ from kvbench.tasks.task import Task
 from kvbench.work.planned import cells_of
 
 
-class Bench:
+class Bench(Extended):
     """A model on which methods of eviction are compared.
 
     model: a transformers model, with its tokenizer; or the name of a model of kvbench (`reference`), a folder, or a
@@ -47,6 +48,8 @@ class Bench:
 
     Raises UserError for a model object without a tokenizer, and one that is quantised or on several devices.
     """
+
+    group = "bench"
 
     def __init__(self, model: Any, tokenizer: Any = None) -> None:
         by_name = isinstance(model, (str, Path, ModelSpec))
@@ -87,37 +90,17 @@ class Bench:
         Raises UserError and MissingFile, in one line, for what cannot be done.
         """
         check_settings(settings)
-        folder = Path(self._temporary.name) / "results" if results is None else results
-        base = words_of({"model": self.model, "results.dir": folder, "results.kept": "positions", **settings})
+        base = self.words(results, **{"results.kept": "positions", **settings})
         base += words_of_budgets(budgets)
         chosen = [words_of_method(f"methods[{i}]", method, policy) for i, method in enumerate(listed(methods))]
         sweep, frame = sweep_and_rows(base, data, chosen)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
         return BenchResult(frame, common, policy, self._temporary, sweep.report)
 
-    def recommend(
-        self,
-        data: Prompts,
-        memory: str | None = None,
-        loss: float = 2,
-        requests: int = 1,
-        *,
-        results: str | Path | None = None,
-        **settings: Any,
-    ) -> NotebookReport:
-        """Return the report of `kvbench recommend`: the methods that are worth it for these prompts and this memory.
-
-        data: as of `compare`. memory: bytes with a unit ("2GiB"), None: no limit. loss: points of the mean that may be
-        lost. requests: at a time. results, settings: as of `compare`; policy, score and budget name what is tried.
-
-        Raises UserError and MissingFile, in one line, for what cannot be done.
-        """
+    def words(self, results: str | Path | None = None, **settings: Any) -> list[str]:
+        """Return the words of a command line on this model. results, settings: as of `compare`."""
         folder = Path(self._temporary.name) / "results" if results is None else results
-        words = words_of({"model": self.model, "results.dir": folder, **settings})
-        limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
-        need = {name: str(value) for name, value in limits.items()}
-        words += task_words(data, words)
-        return NotebookReport(code_of("command", "recommend").recommended(words, need, SCREEN))
+        return words_of({"model": self.model, "results.dir": folder, **settings})
 
     def __repr__(self) -> str:
         by_name = isinstance(self._given, (str, Path))
@@ -125,11 +108,13 @@ class Bench:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class BenchResult:
+class BenchResult(Extended):
     """The rows of a comparison, and what the command line makes of rows.
 
     frame: one row per cell and sample; `frame.attrs["results"]` is its folder.
     """
+
+    group = "bench_result"
 
     frame: Any
     _arguments: Sequence[str] = field(default=())
@@ -150,18 +135,13 @@ class BenchResult:
         return self.plot("tradeoff", **settings)
 
     def plot(self, kind: str, **settings: str) -> Figure:
-        """Return a figure of `kvbench report plot`: tradeoff, bars, kept, split, needle, perplexity or latency."""
+        """Return a figure of `kvbench report plot`, of a kind that `kvbench list plots` names."""
         return figure(kind, self.frame, settings, _ignore)
 
     def kept(self) -> Mapping[tuple[str, int], KeptSets]:
         """Return the kept positions by cell and sample: `kept()[cell, sample].positions(layer, head)`."""
         rows = set(zip(self.frame["cell"], self.frame["sample"], strict=True))
         return {key: sets for key, sets in lines_beside(self.frame, KeptSets, _ignore).items() if key in rows}
-
-    def page(self, path: str | Path, samples: int = 20) -> Path:
-        """Write the page of `kvbench report html`; returns its path. samples: of each cell, to read."""
-        code_of("report", "html").write(self.frame, Path(path), _ignore, samples=samples)
-        return Path(path)
 
     def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> NotebookReport:
         """Return the paired difference b - a with interval, tests and verdict, as `kvbench compare`.

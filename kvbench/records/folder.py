@@ -38,9 +38,11 @@ from kvbench.records.lines import listed, read_json, small_file
 from kvbench.support.errors import JSON_KINDS, UserError, naming
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
+NUMBERS = "probes"
+"""The folder of tables beside rows: numbers about the samples of some cells, a Parquet file each."""
 _FOLDERS = (
     *("rows", *SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
-    *("jobs", "logs", "columns", "probes"),
+    *("jobs", "logs", "columns", NUMBERS),
 )
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")

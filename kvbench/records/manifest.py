@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kvbench.records.environment import content_hash
-from kvbench.records.folder import ResultsFolder, replacing
+from kvbench.records.folder import NUMBERS, ResultsFolder, replacing
 from kvbench.records.lines import Warn, check_file, listed, read_json
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, shortened
 
 NAME = "manifest.json"
 LISTED = (
-    *("rows", "kept", "curves", "prompts", "timings", "probes"),
+    *("rows", "kept", "curves", "prompts", "timings", NUMBERS),
     *("cells", "codes", "environments", "finished", "sweeps"),
 )
 """The folders whose files are listed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
+from kvbench.records.folder import NUMBERS, SIDECARS, Finished, ResultsFolder, check_is_path
 from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
 from kvbench.records.row import COLUMNS
@@ -27,7 +27,7 @@ from kvbench.support.grouped import grouped
 from kvbench.support.whole_file import lines_of
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
-_BESIDE = ("errors", "processes", "probes")
+_BESIDE = ("errors", "processes", NUMBERS)
 _SUFFIXES = (".json", ".jsonl", ".txt", ".parquet")
 
 
@@ -89,7 +89,7 @@ def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         file for folder in folders for name in (*_NAMED_BY_CONTENT, *_BESIDE) for file in _files(folder, name)
     ):
         first = others.setdefault((file.parent.name, file.name), file)
-        if file.parent.name == "probes" and not filecmp.cmp(first, file, shallow=False):
+        if file.parent.name == NUMBERS and not filecmp.cmp(first, file, shallow=False):
             raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
     return [*result, *map(Taken, others.values())]
 
@@ -102,7 +102,7 @@ def _check_free(target: Path) -> None:
 
 def _check_source(folder: ResultsFolder) -> None:
     """Raise UserError for a folder with damaged or changed files, and for links that lead out of it."""
-    if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "probes")):
+    if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", NUMBERS)):
         state = "is no results folder" if folder.path.exists() else "does not exist"
         raise MissingFile(f"{folder.path} {state}: name the folders of runs (their results.dir)")
     for name in ("rows", *SIDECARS, *_NAMED_BY_CONTENT, *_BESIDE):

@@ -58,7 +58,7 @@ QUANTITIES: Mapping[str, str] = {
     "device_flops_per_second": "operations per second of a large matrix product in the model's precision",
     "load": "processes that waited for a processor, mean over the last minute",
 }
-"""What is measured or computed for a row of an efficiency task, by name."""
+"""What is measured or computed for a row of a task that measures time, by name."""
 
 
 class Sidecar:
@@ -200,7 +200,7 @@ class PromptRecord(Sidecar):
 
 @dataclass(frozen=True)
 class Timing(Sidecar):
-    """The measurements of a row of an efficiency task.
+    """The measurements of a row of a task that measures time.
 
     quantities: by the names of ``QUANTITIES``; a missing one is absent. steps: seconds of each decode step.
     Raises ValueError for an unknown name and a number that is not finite. Reading a line ignores unknown names.

@@ -40,7 +40,7 @@ def _named(cell: Summary) -> str:
 def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
     """Return the number of a cell, its unit and its interval.
 
-    Seconds are of evicting one prompt; of an efficiency task, of one decoding step. Elsewhere cells share
+    Seconds are of evicting one prompt; of a task that measures time, of one decoding step. Elsewhere cells share
     their steps, so that a cell has no decoding time of its own.
     """
     if quantity == "bytes":

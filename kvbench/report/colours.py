@@ -41,12 +41,12 @@ POLICIES = (
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),
     *("fastcaote", "expected_attention", "key_norm", "attn_max", "exact_removal", "exact_zeroed", "kvzip_logit"),
-    *("head_table", "recency", "random", "lagkv", "criticalkv", "kvpress", "cap", "kvzip_plus", "cur"),
+    *("head_table", "recency", "random", "lagkv", "criticalkv", "", "cap", "kvzip_plus", "cur"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour.
 
-Files of other policies and scores may name their places (`look:`), up to 143. Beyond these lists, markers no longer
-tell apart what is alike in grey.
+Files of other policies and scores may name their places (`look:`), up to 143; "" is one of these. Beyond these lists,
+markers no longer tell apart what is alike in grey.
 """
 
 

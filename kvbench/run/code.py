@@ -82,7 +82,7 @@ def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
         module = type(part).__module__
         if module.startswith(within) or module.partition(".")[0] not in (OURS, "builtins"):
             yield module
-        if named := getattr(part, "turn_texts", ""):
+        if named := getattr(part, "turn_divider", ""):
             yield named.partition(":")[0]
 
 

@@ -71,6 +71,12 @@ def code_of(group: str, name: str) -> Any:
     return found.load()
 
 
+def made(file: str, form: str = "; {}") -> str:
+    """Return how a kind of file is made, in the words of what makes it, to follow a message: "" where nothing does."""
+    maker = member("maker", file)
+    return "" if maker is None else form.format(maker.says)
+
+
 def _files(conf: Path, group: str) -> list[Path]:
     return sorted((conf / group).glob(f"*{SUFFIX}"))
 

@@ -170,7 +170,7 @@ class TaskSettings:
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     shared_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
-    turn_texts = (
+    turn_divider = (
         ""  # what divides prompts into turns, which `schedule.prefill_block=turn` evicts after: module:function
     )
     forces_answers = False  # the recorded answer is read, and the value of a row is its negative log-likelihood
@@ -260,7 +260,7 @@ class Task(TaskSettings, ABC):
 
     def claims(self) -> Iterator[Claim]:
         """Return what its protocol needs of other settings, and what it makes untrue for them."""
-        if not self.turn_texts:
+        if not self.turn_divider:
             fix = "a number of tokens, or a task whose prompts have turns"
             yield Claim(f"task {self.name}", fix, breaks={TURNS: "has no turns"})
         if self.forces_answers:

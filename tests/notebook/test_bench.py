@@ -15,6 +15,7 @@ import kvbench
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.extras.view.page import write_page
+from kvbench.notebook.bench import BenchResult
 from kvbench.records import read_kept
 from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import sides
@@ -183,6 +184,15 @@ def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
     assert repr(library.Bench(*model)) == "Bench(LlamaForCausalLM(...))"
     eviction = Eviction(MINE, Age(), TokenBudget(50))
     assert eval(repr(eviction), globals() | vars(given)) == eviction
+
+
+def test_methods_that_extras_bring_are_listed_and_others_are_refused(model: tuple[Any, Any]) -> None:
+    bench = library.Bench(*model)
+    assert {"compare", "recommend"} <= {*dir(bench)} and "prompts" in str(bench.recommend.__doc__)
+    assert "page" in dir(BenchResult(None))
+    with pytest.raises(AttributeError, match=r"^Bench has no recommends, and no extra that is installed brings it"):
+        bench.recommends()
+    assert not hasattr(BenchResult(None), "recommend") and not hasattr(bench, "_page")
 
 
 def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> None:

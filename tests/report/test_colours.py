@@ -108,7 +108,7 @@ def test_every_method_of_conf_has_its_own_look() -> None:
     """And keeps it, whatever else a figure shows."""
     for group, listed in (("policy", POLICIES), ("score", SCORES)):
         names = {*items(group)} - {"full"}
-        assert {*listed} <= names <= {*listed, *STATED}
+        assert {*listed} - {""} <= names <= {*listed, *STATED}
         assert len({(look.colour, look.marker) for look in looks(names).values()}) == len(names)
         assert all(looks([name, "mine"])[name] == looks(sorted(names))[name] for name in names)
     assert all(looks(POLICIES)[name] == looks(SCORES)[name] for name in {*POLICIES} & {*SCORES})

@@ -24,6 +24,7 @@ from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.named import made
 
 Splits = Annotated[
     Literal["candidates", "budget"],
@@ -255,7 +256,7 @@ class TableLayers(Layers):
     @cached_property
     def table(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
         """The parts that are evicted, [99, layers, KV heads]."""
-        expected = "a .npy of parts from 0 to 1, [99, layers, KV heads], as kvbench heads --output FILE.npy writes it"
+        expected = f"a .npy of parts from 0 to 1, [99, layers, KV heads]{made('budget_table')}"
         if self.path is None:
             raise UserError(f"policy.layers.path=null: name a budget table, {expected}")
         if not Path(self.path).is_file():
@@ -279,7 +280,7 @@ class TableLayers(Layers):
         if of_table != (layers, kv_heads):
             raise UserError(
                 f"policy.layers.path={self.path}: the table has {of_table[0]} layers and {of_table[1]} KV heads, but "
-                f"this model evicts from {layers} layers with {kv_heads} KV heads; kvbench heads writes one for it"
+                f"this model evicts from {layers} layers with {kv_heads} KV heads{made('budget_table')}"
             )
 
     def counts(self, rankings: Sequence[Ranking], heads: Heads, terms: AllocationBudget) -> Counts:

@@ -2,9 +2,9 @@
 
 The numbers come from a file in one of two forms. DuoAttention (Xiao et al. 2024, https://arxiv.org/abs/2410.10819)
 publishes its trained `full_attention_heads.tsv` per model: a line per layer, a number per KV head, separated by tabs;
-the model is not named. `kvbench heads` measures KVzip's head scores on samples of another task
-(https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py in its code) and writes a JSON object that also holds
-the hash of the model and how the numbers were measured.
+the model is not named. A JSON object also holds the hash of the model and how the numbers were measured, such as
+KVzip's head scores on samples of another task (https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py in its
+code).
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.named import made
 from kvbench.support.whole_file import read_whole
 
 FORMAT = "kvbench head table 1"
@@ -69,8 +70,9 @@ class HeadTable(Score):
     path: Annotated[
         str,
         Help(
-            "a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads",
-            example="FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
+            "a file: one line per layer with tabs between KV heads, or JSON that also names the model",
+            example="FILE with a head table, such as full_attention_heads.tsv of DuoAttention",
+            file="head_table",
         ),
     ]
     name: str = "head_table"
@@ -92,12 +94,12 @@ class HeadTable(Score):
         if table.shape != (layers, kv_heads):
             raise UserError(
                 f"score.path={self.path}: the table has {table.shape[0]} layers and {table.shape[1]} KV heads, the "
-                f"model {layers} layers and {kv_heads} KV heads; write one for it with kvbench heads"
+                f"model {layers} layers and {kv_heads} KV heads{made('head_table')}"
             )
         if table.model_sha256 not in (None, weights):
             raise UserError(
                 f"score.path={self.path}: the table is of model {table.model} ({table.model_sha256}), not of this "
-                f"one ({weights}); write one for it with kvbench heads"
+                f"one ({weights}){made('head_table')}"
             )
 
     def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
@@ -105,7 +107,7 @@ class HeadTable(Score):
         if layer.index >= layers or own[-1] >= heads or (self._heads is None and layer.cache_heads != heads):
             raise UserError(
                 f"score.path={self.path}: the table has {layers} layers and {heads} KV heads, but layer "
-                f"{layer.index} of the model has {layer.cache_heads} KV heads; write one for it with kvbench heads"
+                f"{layer.index} of the model has {layer.cache_heads} KV heads{made('head_table')}"
             )
         scores = [self.table.scores[layer.index][head] for head in own]
         by_head = torch.tensor(scores, dtype=torch.float, device=layer.keys.device)
@@ -145,7 +147,7 @@ def _from_json(path: str, text: str) -> HeadFile:
         kind, shape = node.pop("format", None), tuple(node.pop("shape"))
         table = HeadFile(_rows(np.array(node.pop("scores"), dtype=np.float64)), **node)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise UserError(f"score.path={path} is not a head table of kvbench heads: {error}") from error
+        raise UserError(f"score.path={path} is not a head table in JSON: {error}") from error
     if kind != FORMAT or shape != table.shape:
         raise UserError(
             f"score.path={path}: format {kind!r} and shape {list(shape)} of a table of {list(table.shape)}; "

@@ -51,14 +51,3 @@ def main(flags: argparse.Namespace) -> int:
     write_report(report_of(f"Audit of {file.name}", pairs, bests, notes), form, flags.out or sys.stdout)
     tell_written(flags.out)
     return ExitCode.OK
-
-
-def audit_item(name: str, form: str, out: Path | None) -> int:
-    """Print the audit of an item of a paper. Raises UserError for an unknown item, or one that prints no means."""
-    from kvbench.extras.audit.item import audit_of
-    from kvbench.report.formats.emit import write_report
-    from kvbench.support import paths
-
-    write_report(audit_of(name, paths.papers()), form, out or sys.stdout)
-    tell_written(out)
-    return ExitCode.OK

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from kvbench.records.folder import replacing
+from kvbench.records.folder import NUMBERS, replacing
 from kvbench.records.lines import check_file, listed
 from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
 from kvbench.support.errors import UserError
@@ -57,7 +57,7 @@ def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapp
             f"probe {common['probe']}: its numbers cannot be filed as {name}: names of probes are a-z and _"
         )
     table = pa.Table.from_pylist([{**common, **number} for number in numbers], SCHEMA)
-    with replacing(folder / "probes" / name) as temporary:
+    with replacing(folder / NUMBERS / name) as temporary:
         temporary.write_bytes(to_parquet(table))
 
 
@@ -80,7 +80,7 @@ def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = 
 
 
 def _files(folder: Path) -> list[tuple[str, int, Path]]:
-    matches = ((_NAME.fullmatch(path.name), path) for path in listed(folder / "probes", ".parquet"))
+    matches = ((_NAME.fullmatch(path.name), path) for path in listed(folder / NUMBERS, ".parquet"))
     return [(match["cell"], int(match["sample"]), path) for match, path in matches if match]
 
 

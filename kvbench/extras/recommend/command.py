@@ -2,18 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.report.output import FORMATS, SUFFIXES
-
-if TYPE_CHECKING:
-    from kvbench.report.formats.table import Report
-    from kvbench.work.sweep import RunOutput
 
 EPILOG = """
   data=FILE.jsonl     your prompts, lines as of task=jsonl; or task=NAME, any task of kvbench list tasks
@@ -83,14 +77,3 @@ def main(flags: argparse.Namespace) -> int:
         if any(line.failed for line in (recommendation.full, *recommendation.methods))
         else ExitCode.OK
     )
-
-
-def recommended(words: Sequence[str], need: Mapping[str, str], screen: "RunOutput") -> "Report":
-    """Return the report for the settings of a run, `words`; `need`: memory, loss and requests, as a line has them.
-
-    Raises UserError and MissingFile for what cannot be run.
-    """
-    from kvbench.extras.recommend.recommend import need_of, recommend
-    from kvbench.extras.recommend.recommendation import report_of
-
-    return report_of(recommend(words, None, need_of(need), screen))

@@ -65,7 +65,7 @@ class Trajectories(FromFiles, Task):
     measure: str
     distance: int | None = None
     max_new_tokens: int = 128
-    turn_texts = "kvbench.extras.trajectories.turn_texts:turn_texts"
+    turn_divider = "kvbench.extras.trajectories.turn_texts:turn_texts"
     measures: ClassVar[Mapping[str, tuple[str, str, str]]] = MEASURES
 
     def __post_init__(self) -> None:

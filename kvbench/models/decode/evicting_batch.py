@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import kernel_module
+from kvbench.cache.kernels.choice import is_package, kernel_module
 from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.score import AttentionCall
@@ -94,8 +94,8 @@ class EvictingBatch(DecodeBatch):
         groups: dict[Hashable, list[int]] = {}
         self._new, self._alone, self._rows = new, [], {}
         for cell, cache in self._open(range(self.num_active)):
-            fast = cache.kernels == "triton" and new == 1 and not cache.divides
-            if fast and kernel_module("evicting_slots").can_evict(cache.evictor, cache.every):
+            fast = is_package(cache.kernels) and new == 1 and not cache.divides
+            if fast and kernel_module("evicting_slots", cache.kernels).can_evict(cache.evictor, cache.every):
                 groups.setdefault(_key(cache), []).append(cell)
             else:
                 self._alone.append(cell)
@@ -120,7 +120,7 @@ class EvictingBatch(DecodeBatch):
             re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
             reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens, re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
-            self._slots[group, layer] = kernel_module("evicting_slots").Slots(
+            self._slots[group, layer] = kernel_module("evicting_slots", caches[0].kernels).Slots(
                 like, [cache.evictor for cache in caches], reading, rows
             )
         slots = self._slots[group, layer]

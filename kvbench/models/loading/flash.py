@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import INSTALL
+from kvbench.cache.kernels.choice import FLASH
 from kvbench.models.prefill import Attend
 from kvbench.support.errors import MissingFile, UserError
 
@@ -33,7 +33,7 @@ class Flash(NamedTuple):
 
 HOPPER = "python setup.py install in the folder hopper of github.com/Dao-AILab/flash-attention"
 SOURCES = {
-    "flash": Flash("flash_attn", INSTALL["flash_attn"]),
+    "flash": Flash("flash_attn", FLASH),
     "flash3": Flash("flash_attn_interface", HOPPER, capability=9),
     "flash_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn2", 4)),
     "flash3_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn3", 1), 9),

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from kvbench.cache.kernels.choice import Kernels
+from kvbench.cache.kernels.choice import Kernels, check_known
 from kvbench.models.loading.model_file import is_model_file, reader_of
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
@@ -113,7 +113,10 @@ class ModelSpec:
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
-        Help("torch, triton, or on a GPU flash_attn or varlen; null: triton on a GPU where it can run, else torch"),
+        Help(
+            "torch, a package of kernels, or on a GPU flash_attn or varlen; null: such a package on a GPU where it can "
+            "run, else torch"
+        ),
     ] = None
     chat: Annotated[
         Chat, Help("a chat template is used when the tokenizer has one (auto), never, or always (required)")
@@ -156,6 +159,8 @@ class ModelSpec:
                 f"model.revision={self.revision}: model={self.name} has no revisions; set model.path=HUB_ID too"
             )
         check_ranges(self, "model")
+        if self.kernels is not None:
+            check_known(self.kernels)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(
                 f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"

@@ -17,7 +17,7 @@ from kvbench.tasks.task import GAP, Sample, TaskSettings, Truncation, Turn
 
 @dataclass(frozen=True)
 class TurnTexts:
-    """A prompt with a recorded answer, divided where its turns end (`kvbench.tasks.task.TaskSettings.turn_texts`).
+    """A prompt with a recorded answer, divided where its turns end (`kvbench.tasks.task.TaskSettings.turn_divider`).
 
     turns: the text of each turn, with what a template puts around it; the last one ends where the answer begins.
     answer: the recorded one. head: what precedes the user's first words. tail: what follows the last message.
@@ -120,8 +120,8 @@ class _Texts(NamedTuple):
 def _build(form: _Form, sample: Sample, limit: int | None) -> Prompt:
     """Return the prompt truncated to `limit` tokens; the template may add more."""
     tokenizer, task = form.tokenizer, form.task
-    if task.turn_texts:
-        texts = resolve_name(task.turn_texts)(tokenizer, form.templated, form.system, sample)
+    if task.turn_divider:
+        texts = resolve_name(task.turn_divider)(tokenizer, form.templated, form.system, sample)
         return _of_turns(tokenizer, texts, form.evict_after)
     texts = _texts_of(form, sample, limit)
     in_template = form.wraps or (tokenizer.bos_token and tokenizer.bos_token in texts.head)

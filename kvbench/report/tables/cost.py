@@ -2,8 +2,8 @@
 
 A prefill that cells share is counted once: its rows agree on the context and, to the last bit, on its seconds. Shared
 eviction work (rankings, repetitions) counts for each cell, as in its rows. All tokens of a prompt count as read, those
-of the question too, which every cell reads for itself. A row of an efficiency task stands for every sequence of its
-batch, but not for warm-up repetitions. What no row says (packed rows have no seconds) is unknown: blank, not 0.
+of the question too, which every cell reads for itself. A row of a task that measures time stands for every sequence of
+its batch, but not for warm-up repetitions. What no row says (packed rows have no seconds) is unknown: blank, not 0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

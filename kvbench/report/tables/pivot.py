@@ -11,6 +11,7 @@ from kvbench.report.selection import is_setting, setting
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.plugins import held_groups
 
 BLOCK = ("model", "task", "context_length")
 LINES = ("policy", "score")
@@ -85,12 +86,12 @@ def arrange(
     to, with the same cell in every column. If two cells would share a line and differ in more than its column, the
     lines are split by what tells the cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the
     whole description of a cell (`kvbench.report.experiments`).
-    A key with dots, or `reader`, is one of these settings.
+    A key with dots, or a group of holders, is one of these settings.
 
     Raises ValueError as `check_keys` does, and for a setting that no cell has.
     """
     check_keys(rows, cols)
-    is_split = any(key == "reader" or key.startswith(("policy.", "reader.")) for key in (*rows, *cols))
+    is_split = any(key.startswith("policy.") or key.partition(".")[0] in held_groups() for key in (*rows, *cols))
     policy = "policy.name" if is_split else "policy"  # the label repeats the settings, in a block for each of them
     block_keys = [key for key in (*BLOCK, policy, "score", *COLUMNS) if key not in (*rows, *cols)]
     look = _lookup(cells, [key for key in (*block_keys, *rows, *cols) if is_setting(key)], describe)

@@ -21,6 +21,7 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import environment
 from kvbench.run.cell import describe_model
+from kvbench.support.named import Named
 from tests.arrays import random_layer
 
 CASES: list[tuple[Score, Reduce]] = [
@@ -106,7 +107,7 @@ def test_a_soft_cap_is_refused_before_anything_is_loaded(monkeypatch: Any) -> No
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda folder, **options: capped)
     monkeypatch.setattr("kvbench.models.loading.load.check_architecture", lambda config, where: None)
     monkeypatch.setattr("kvbench.models.loading.load.text_config", lambda config: config)
-    with pytest.raises(ValueError, match=r"does not support a soft cap, here 50\.0: use model\.kernels=triton"):
+    with pytest.raises(ValueError, match=r"does not support a soft cap, here 50\.0: use model\.kernels=null or torch"):
         model_info(ModelSpec("reference", kernels="varlen"))
 
 
@@ -128,14 +129,27 @@ def test_triton_is_the_default_on_a_gpu_where_it_can_run(
 
 
 def test_without_the_extra_torch_is_the_default_and_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, sources = torch.device("cuda"), choice.own_sources()
-    assert any(source.package == "kvbench.extras.triton" for source in sources)
-    without = [source for source in sources if source.package != "kvbench.extras.triton"]
-    monkeypatch.setattr(choice, "own_sources", lambda: without)
-    monkeypatch.setattr(choice, "_triton", choice._triton.__wrapped__)
+    gpu = torch.device("cuda")
+    assert list(choice.packages()) == ["triton"]
+    monkeypatch.setattr(choice, "packages", dict)
     assert chosen_kernels(None, gpu, torch.bfloat16, 128) == "torch"
-    with pytest.raises(ValueError, match=r"triton: not installed: pip install 'kvbench\[kernels\]', or use model"):
+    with pytest.raises(ValueError, match=r"model\.kernels=triton: allowed: torch, flash_attn, varlen$"):
         check_kernels("triton", gpu, torch.bfloat16)
+    with pytest.raises(ValueError, match=r"model\.kernels=triton: allowed: torch, flash_attn, varlen$"):
+        ModelSpec("reference", kernels="triton")
+
+
+def test_kernels_of_another_package_are_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default takes the first package that can run; a package that needs none installed names none."""
+    made: dict[str, Any] = {"mine.programs": SimpleNamespace(check=lambda device, dtype: None)}
+    made |= {f"mine.{name}": SimpleNamespace(**{name: name}) for name in ("column_sums", "ragged_decode", "norms")}
+    monkeypatch.setattr(choice, "import_module", made.__getitem__)
+    monkeypatch.setattr(choice, "packages", lambda: {"mine": Named("mine", "", "mine", {})})
+    assert chosen_kernels(None, torch.device("cuda"), torch.float64, 128) == "mine"
+    assert chosen_kernels(None, torch.device("cpu"), torch.float32, 128) == "torch"
+    assert (choice.column_sums_of("mine"), choice.ragged_decode_of("mine")) == ("column_sums", "ragged_decode")
+    assert choice.column_sums_of("torch") is choice.ragged_decode_of("torch") is None
+    assert choice.kernel_module("norms").norms == "norms" and ModelSpec("reference", kernels="mine").kernels == "mine"
 
 
 def test_the_default_keeps_its_name_and_the_environment_tells_what_ran(monkeypatch: Any) -> None:
