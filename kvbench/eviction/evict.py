@@ -293,9 +293,14 @@ def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int)
     tokens: columns, the pairs of the longest head. Columns beyond the pairs of a shorter one are False.
     """
     device = ranking.scores.device
-    chosen = torch.arange(ranking.candidates, device=device) < counts.to(device, non_blocking=True)[:, None]
+    limits = counts.int().to(device, non_blocking=True)[:, None]
     kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
-    kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order_for(counts), chosen)
+    columns = kept[:, ranking.first : ranking.first + ranking.candidates]
+    if ranking.second is None:  # no scatter for each budget, which a GPU sorts for
+        torch.lt(ranking.places, limits, out=columns)
+    else:
+        chosen = torch.arange(ranking.candidates, device=device) < limits
+        columns.scatter_(1, ranking.order_for(counts), chosen)
     if ranking.by_head is None:
         return kept
     column = torch.arange(tokens, device=device)

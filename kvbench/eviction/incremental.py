@@ -377,7 +377,6 @@ def best_slots_first(layer: LayerCache, kept: Kept, ranking: Ranking) -> LayerCa
     """`layer` (the pairs marked in `kept`) in the order: sinks, ranked slots from best to worst, newest."""
     slots, candidates = kept.shape[1], ranking.candidates
     place = torch.arange(slots, device=kept.device).repeat(kept.shape[0], 1)
-    ranks = ranking.first + ranking.order.argsort(dim=1)
-    place[:, ranking.first : ranking.first + candidates] = ranks
+    place[:, ranking.first : ranking.first + candidates] = ranking.first + ranking.places
     by_head = [start + place[head, kept[head]].argsort() for head, start in enumerate(layer.offsets[:-1])]
     return layer.gather(torch.cat(by_head), layer.lengths)

@@ -67,18 +67,22 @@ class Ranking:
         return scores[torch.nonzero_static(scores.isfinite(), size=sum(self.by_head))[:, 0]][None]
 
     @cached_property
+    def places(self) -> Int[Tensor, "cache_heads columns"]:
+        """The place of each candidate in the order of its head, from 0 for the best."""
+        return _inverse(best_first(self.scores, self.unpooled), torch.int32)
+
+    @property
     def order(self) -> Int[Tensor, "cache_heads columns"]:
         """Candidates of each cache head from best to worst."""
-        return best_first(self.scores, self.unpooled)
+        return _inverse(self.places.long(), torch.long)
 
     def order_for(self, counts: Int[Tensor, "cache_heads"]) -> Int[Tensor, "cache_heads columns"]:
         """Candidates of each cache head, first the `counts` that it keeps: as `order`, or in two stages."""
         if self.second is None:
             return self.order
         by_first_stage = ((counts + self.second.protected) * self.second.part).long() - self.second.protected
-        places = self.order.argsort(dim=1)
-        later = self.second.scores.masked_fill(places < by_first_stage.to(places.device)[:, None], torch.inf)
-        return best_first(later, self.scores)
+        first = self.places < by_first_stage.to(self.places.device)[:, None]
+        return best_first(self.second.scores.masked_fill(first, torch.inf), self.scores)
 
     @cached_property
     def flat_orders(self) -> Int[Tensor, "layers pairs"]:
@@ -132,19 +136,13 @@ class Ranking:
         if least == 0:
             return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
         guaranteed = [min(least, count) for count in self.available]
-        others = self.flat_order[self._places.flatten()[self.flat_order] >= least]
+        others = self.flat_order[self.places.flatten()[self.flat_order] >= least]
         beyond = _tally(others[: pairs - sum(guaranteed)], self.scores.shape[0], self.candidates)
         return tuple(map(int.__add__, guaranteed, beyond))
 
     def counts_above(self, least: float) -> Int[Tensor, "cache_heads"]:
         """Return how many candidates of each cache head score at least `least`."""
         return (self.scores >= least).sum(dim=1)
-
-    @property
-    def _places(self) -> Int[Tensor, "cache_heads columns"]:
-        """The place of each candidate in the order of its head."""
-        places = torch.empty_like(self.order)
-        return places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
@@ -197,7 +195,7 @@ def _counts_beyond(stack: Ranking, asked: Sequence[tuple[int, int]]) -> Int[Tens
     rows = [guaranteed, [pairs - heads * each for each, (_, pairs) in zip(guaranteed, asked, strict=True)]]
     least, beyond = torch.tensor(rows).to(device, non_blocking=True)[..., None]
     if any(guaranteed):
-        others = stack._places.view(order.shape).gather(1, order) >= least
+        others = stack.places.view(order.shape).gather(1, order) >= least
         chosen = others & (others.cumsum(dim=1) <= beyond)
     else:
         chosen = torch.arange(order.shape[1], device=device) < beyond
@@ -244,6 +242,12 @@ def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads col
     if unpooled is scores:
         return order
     return order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
+
+
+def _inverse(order: Int[Tensor, "rows columns"], dtype: torch.dtype) -> Int[Tensor, "rows columns"]:
+    """Return the place of each column in the order of its row; from places, the order."""
+    places = torch.arange(order.shape[1], dtype=dtype, device=order.device).expand_as(order)
+    return order.new_empty(order.shape, dtype=dtype).scatter_(1, order, places)
 
 
 def best_entries(

@@ -26,8 +26,10 @@ from kvbench.support.shared_gpus import processes_of_gpu
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
-RANKED = 24
-"""Bytes of a candidate of a cache head in a ranking: two scores in four bytes each, and its places in two orders."""
+RANKED = 20
+"""Bytes of a candidate of a cache head in a ranking: two scores and its place in its head in four bytes each, and its
+number in the order of the layer in eight.
+"""
 RANKINGS = 0.25
 """Share of the free memory for rankings, which cells with another budget use again; the oldest are dropped."""
 EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")

@@ -8,10 +8,10 @@ import torch
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
-from kvbench.eviction.evict import Eviction
+from kvbench.eviction.evict import Eviction, keep_mask
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.ranking import best_first
+from kvbench.eviction.ranking import Ranking, best_first
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.weighted import Lava
@@ -83,6 +83,15 @@ def test_ties_fall_to_the_unpooled_score_then_to_the_lower_position() -> None:
     assert best_first(pooled, unpooled).tolist() == [[2, 1, 3, 5, 4, 0]]
     flat = torch.zeros(2, 40)
     assert best_first(flat, flat).tolist() == [list(range(40))] * 2
+
+
+def test_a_mask_is_true_for_the_best_of_each_head() -> None:
+    scores = torch.randint(0, 5, (3, 20), generator=torch.Generator().manual_seed(0)).float()
+    ranking, counts = Ranking(scores, scores, 2), torch.tensor([0, 7, 20])
+    kept = keep_mask(ranking, counts, 25)
+    assert kept[:, :2].all() and kept[:, 22:].all() and torch.equal(ranking.order, best_first(scores, scores))
+    for head, (count, order) in enumerate(zip(counts.tolist(), ranking.order, strict=True)):
+        assert kept[head, 2:22].nonzero()[:, 0].tolist() == order[:count].sort().values.tolist()
 
 
 def test_a_smaller_budget_keeps_a_subset() -> None:

@@ -41,7 +41,9 @@ METHODS = (
     (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
 )
 BUDGETS = (100, 80, 60, 40)
-LAUNCHES, WAITS = 266, 10
+RANKED = 5
+"""Rankings of these methods."""
+LAUNCHES, WAITS = 226, 10
 """Of all 24 cells, from the prefill to the batch that decodes: limits that may only fall."""
 
 
@@ -61,6 +63,8 @@ def test_evictions_of_a_prompt() -> None:
             outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
             batch_of(engine, [each for each in outcomes if isinstance(each, HeldCache)], 32)
         assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
+        scattered = [number for name, number in gpu.launches["evict"].items() if name.startswith("scatter")]
+        assert sum(scattered) == RANKED, "a GPU sorts for a scatter: one for each ranking, none for each budget"
 
     count = counted(work)["evict"]
     assert count.launches == count.waits == 0, "nothing is launched for each layer"

@@ -124,7 +124,7 @@ def test_the_plan_of_a_prompt_read_in_blocks_follows_the_budget(layout: str, cop
     (group,) = plan([CellBuilder().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
     memory, tokens = memory_of(group), 1024 + 4096
     assert memory is not None and memory.full == 131072 * 32 * 8 * 512
-    assert memory.reading == copies * tokens * 32 * 8 * 512 and memory.scoring == copies * tokens * 32 * 8 * 24
+    assert memory.reading == copies * tokens * 32 * 8 * 512 and memory.scoring == copies * tokens * 32 * 8 * 20
     assert memory.total == memory.reading + memory.scoring < memory.full / 5
     held = f"a cache that is evicted from block by block at most {memory.reading / 2**20:.1f} MiB"
     assert f"memory: {held} (a full one: 16384.0 MiB); the cell at most" in str(memory_text(group))
@@ -206,7 +206,7 @@ def test_a_ranking_takes_no_more_than_planned(model: LoadedModel, policy: Policy
     decision = Eviction(policy, cell.score, cell.budget).decide(model.engine.prefill(torch.arange(50), {4}).cache)
     assert number == 1 and decision.rankings is not None
     held = storage_bytes(part for ranking in decision.rankings for part in tensors_of(ranking))
-    assert planned / 2 <= held <= planned
+    assert planned / 3 <= held <= planned
 
 
 def tensors_of(ranking: Any) -> list[torch.Tensor]:
