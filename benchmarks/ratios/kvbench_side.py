@@ -5,7 +5,8 @@
 
 Prints one JSON object: seconds by the wall and of the process for each repeat, answers and kept pairs, and what of the
 process' seconds reading and scoring take. `--alone` gives every cell a prefill of its own, `--prompt` cuts after the
-question. With `--prompts` it answers so many prompts, decoded together; the first is the one that is asked.
+question. With `--prompts` it answers so many prompts, decoded together where a run does that (`together`); the first is
+the one that is asked.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,15 +30,9 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
-from kvbench.models import bridge
-from kvbench.models.engine import Engine
-from kvbench.models.linear_layers import use_products
-from kvbench.models.loading.load import LoadedModel, suit_cpu
-from kvbench.models.loading.process import make_deterministic
-from kvbench.models.loading.products import chosen_products
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.load import LoadedModel, ModelInfo, choose_device, load, read_config
+from kvbench.models.loading.spec import Dtype, ModelSpec
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.models.wide_head import widen
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of
@@ -115,6 +110,7 @@ def main() -> None:
     units = [[cell] for cell in cells] if options.alone else [cells]
     run(model, request, [cells[0]])  # warm: kernels, allocator
     measured: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
+    measured |= {"kernels": model.engine.kernels, "together": options.prompts > 1 and decodes_jointly(model, cells)}
     for _ in range(options.repeat):
         wall, cpu = time.perf_counter(), time.process_time()
         if options.prompts > 1:
@@ -137,13 +133,18 @@ def run(model: LoadedModel, request: Request, cells: list[Cell]) -> list[Row]:
 
 
 def run_together(model: LoadedModel, request: Request, cells: list[Cell], prompts: int) -> list[Row]:
-    """The rows of several prompts that are decoded as one batch."""
-    assert decodes_jointly(model, cells) and prompts * len(cells) <= TILE, "not decoded together"
+    """The rows of several prompts, decoded as one batch where `kvbench run` does that."""
+    jobs = [PrefillJob({number: tuple(cells)}, number) for number in range(prompts)]
+    if not decodes_jointly(model, cells):
+        return without_errors(
+            [row for job in jobs for row in run_prefill_job(model, job, [sample_of(request, job.key)], "here").rows]
+        )
+    assert prompts * len(cells) <= TILE, "not decoded together"
     joint = JointBatch(model, "here")
-    for number in range(prompts):
-        joint.add(PrefillJob({number: tuple(cells)}, number), sample_of(request, number))
+    for job in jobs:
+        joint.add(job, sample_of(request, job.key))
     results = joint.finish()
-    return without_errors([row for number in range(prompts) for row in results[number].rows])
+    return without_errors([row for job in jobs for row in results[job.key].rows])
 
 
 def sample_of(request: Request, number: int) -> Sample:
@@ -188,24 +189,14 @@ def cells_of(request: Request) -> list[Cell]:
 
 
 def loaded(request: Request) -> LoadedModel:
-    """The folder's model behind the bridge, with the switches of every run."""
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(request.threads)
-    make_deterministic()
-    model: Any = AutoModelForCausalLM.from_pretrained(request.folder, dtype=getattr(torch, request.dtype))
-    model = model.to(request.device).eval()
-    widen(model)
-    if (products := chosen_products(model, "auto")) is not None:
-        use_products(model, products)
-    bridge.attach(model)
-    cuda = request.device.startswith("cuda")
-    length = model.config.max_position_embeddings
-    engine = Engine(model, max_batch=TILE, max_length=length)
-    if not cuda:
-        suit_cpu(engine)
-    name = torch.cuda.get_device_name() if cuda else f"cpu, {request.threads} threads"
-    return LoadedModel(engine, Numbers(), frozenset(), length, {"name": name})
+    """The folder's model as `kvbench run` loads it, whose answers no token ends."""
+    spec = ModelSpec(
+        "hf", request.folder, dtype=cast("Dtype", request.dtype), chat="never", threads=request.threads,
+        max_batch=TILE, device=request.device,
+    )  # fmt: skip
+    folder = Path(request.folder)
+    model = load(ModelInfo(spec, folder, read_config(folder), Numbers(), choose_device(spec)))
+    return replace(model, stop=frozenset())
 
 
 def profile(call: Any) -> None:

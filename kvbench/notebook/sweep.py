@@ -42,10 +42,10 @@ def sweep_and_rows(
     return sweep, frame_of(rows, sweep.results.path)
 
 
-def _progress(plan: Plan) -> AbstractContextManager[Progress | None]:
+def _progress(plan: Plan, gpus: float) -> AbstractContextManager[Progress | None]:
     """Return a bar where somebody looks: on a terminal and in a notebook."""
     console = screen()
-    return progress(plan) if console.is_terminal or console.is_jupyter else nullcontext()
+    return progress(plan, gpus) if console.is_terminal or console.is_jupyter else nullcontext()
 
 
 def _ignore(text: str) -> None:

@@ -31,17 +31,17 @@ from kvbench.work.planned import Sweep, Tell, around
 
 @dataclass(frozen=True)
 class RunOutput:
-    """Screen of a user: messages of one line, and the progress of a plan while it runs."""
+    """Screen of a user: messages of one line, and the progress of a plan while it runs on a number of GPUs."""
 
     tell: Tell
-    progress: Callable[[Plan], AbstractContextManager[Progress | None]]
+    progress: Callable[[Plan, float], AbstractContextManager[Progress | None]]
 
 
 def _ignore(text: str) -> None:
     """For work that shows nothing."""
 
 
-SILENT = RunOutput(_ignore, lambda plan: nullcontext())
+SILENT = RunOutput(_ignore, lambda plan, gpus: nullcontext())
 
 
 def logger_of(words: Sequence[str]) -> Logger:
@@ -126,7 +126,7 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
-        screen.progress(sweep.plan) as progress,
+        screen.progress(sweep.plan, _gpus(sweep.plan)) as progress,
     ):
         run_context = RunContext(
             seconds=sweep.where.lease_seconds,
@@ -151,9 +151,19 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
     return outcome.errors
 
 
+def _devices(plan: Plan) -> set[Any]:
+    """Return the devices that the models of a plan take."""
+    return set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
+
+
+def _gpus(plan: Plan) -> float:
+    """Return how many GPUs this process takes: of one that n processes share, 1 / n."""
+    return sum(device.type == "cuda" for device in _devices(plan)) / processes_of_gpu()
+
+
 def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
     """Return the context of a run that takes the devices of its models, and reads their energy."""
-    devices = set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
+    devices = _devices(plan)
     if not devices:
         return run_context
     from kvbench.run.energy import energy_meter

@@ -1,6 +1,8 @@
 """Where two sides of a benchmark answer otherwise: a near tie is told as one, anything else is a fault."""
 
 import importlib.util
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from kvbench.eviction.schedule import Schedule
 from tests.models.conftest import tiny_llama
+from tests.pretended_gpu import PretendedGpu
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -16,7 +20,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def module(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(Path(path).stem, BENCHMARKS / path)
     assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
+    loaded = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -53,3 +57,24 @@ def test_a_ratio_below_its_bound_is_named(sweep_ratios: ModuleType) -> None:
     assert sweep_ratios.too_slow({"lengths": {"768": parts}}, (0.7, 5.0)) == []
     (line,) = sweep_ratios.too_slow({"lengths": {"768": parts}}, (0.7, 6))
     assert line == "768 tokens, all cells, generate once per cell: 5.00 times as fast, less than 6"
+
+
+def test_a_gpu_runs_what_a_sweep_runs(tmp_path: Path) -> None:
+    """The kernels of a run, one capture for all prompts of a size, and prompts together where a run has them so."""
+    ours, setup = (module(f"ratios/{name}.py") for name in ("kvbench_side", "setup"))
+    tiny_llama(vocab_size=120, max_position_embeddings=512).save_pretrained(tmp_path)
+    request = setup.Request(
+        str(tmp_path), "float32", "cuda", 1, setup.ids(150, 120, 1), setup.ids(4, 120, 2), 4, [("snapkv", 80)]
+    )
+    after_context = ours.cells_of(request)
+    after_prompt = [replace(cell, schedule=Schedule("prompt")) for cell in after_context]
+    with PretendedGpu(interpret=False) as gpu:
+        model = ours.loaded(request)
+        assert (model.engine.kernels, model.device["kernels"]) == ("triton", "triton")
+        for cells in (after_context, after_prompt):
+            assert ours.decodes_jointly(model, cells) == (cells is after_prompt)
+            rows = ours.run_together(model, request, cells, 3)
+            assert [(row.sample, row.new_tokens) for row in rows] == [(0, 4), (1, 4), (2, 4)]
+            captures, gpu.captures = gpu.captures, 0
+            assert captures == 1
+    assert not gpu.mixed
