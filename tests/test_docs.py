@@ -26,6 +26,7 @@ from kvbench.config.entries import content, flat, folders, load_entry, options, 
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score, ScoreInputs
 from kvbench.support import noted
 from kvbench.support.named import member
 from kvbench.support.plugins import items
@@ -213,6 +214,17 @@ def test_plain_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for block in examples[first : first + 2]:
         exec(compile(block.text, str(block), "exec"), shared)
     assert "tensor" in capsys.readouterr().out
+
+
+def test_what_a_score_declares_is_there() -> None:
+    """docs/extend.md: the table names attributes of `Score`, the paragraph below it fields of `ScoreInputs`."""
+    page = (DOCS / "extend.md").read_text("utf-8")
+    part = page.partition("## What a score declares\n")[2].partition("\n## ")[0]
+    first_columns = [row.split("|")[1] for row in re.findall(r"^\|.*`.*", part, re.MULTILINE)]
+    names = {name for column in first_columns for name in re.findall(r"`(\w+)", column)}
+    assert len(names) > 8 and {name for name in names if not hasattr(Score, name)} == set()
+    given = set(re.findall(r"`(\w+)=`", part))
+    assert given == {field.name for field in fields(ScoreInputs)}
 
 
 def test_fields_of_a_docstring_become_a_list() -> None:

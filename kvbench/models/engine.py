@@ -1,4 +1,4 @@
-"""The engine: prefills a prompt once and decodes many compressed caches of it together.
+"""The engine: prefills a prompt once and decodes many evicted caches of it together.
 
 prefilled = engine.prefill(ids, windows={16})                          one pass over the prompt, shared by every cell
 batch = engine.batch(caches, room=128)                                  smaller caches of that prompt as one batch
@@ -282,8 +282,8 @@ class Engine:
             for layer, record in weights.items():
                 records[layer][:, part.start : part.stop] = record.cpu()
             self.counters.tokens_repeated += len(part.ids)
-        probed = ({**layer.recordings, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
-        layers = zip(cache.evictable, probed, strict=True)
+        grown = ({**layer.recordings, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
+        layers = zip(cache.evictable, grown, strict=True)
         return cache.with_evictable([replace(layer, recordings=numbers) for layer, numbers in layers])
 
     def batch(self, caches: Iterable[KVCache], room: int) -> RaggedBatch:

@@ -116,7 +116,7 @@ def evict(
     cells, several = _cells(model, policy=policy, score=score, budget=budget, **settings)
     prompt, results = _prompt(ids, None, tokenizer), _refused(cells)
     with _attached(model, tokenizer, len(cells)) as loaded:
-        for _, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
+        for _, caches in _evicted_caches(loaded, prompt, [cell for cell in cells if cell not in results]):
             results |= {
                 cell: cache if isinstance(cache, Failure) else _evicted(cache) for cell, cache in caches.items()
             }
@@ -150,7 +150,7 @@ def generate(
         if tokens > loaded.max_length:
             raise UserError(f"prompt and answer have {tokens} tokens, but the model reads at most {loaded.max_length}")
         engine.check_length(len(prompt.prefill), len(prompt.question) + max_new_tokens - 1)
-        for timed, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
+        for timed, caches in _evicted_caches(loaded, prompt, [cell for cell in cells if cell not in results]):
             results |= {cell: cache for cell, cache in caches.items() if isinstance(cache, Failure)}
             able = {cell: cache for cell, cache in caches.items() if isinstance(cache, HeldCache)}
             if not able:
@@ -240,7 +240,7 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
         yield LoadedModel(engine, tokenizer, stop, longest, {})
 
 
-def _compressed(
+def _evicted_caches(
     model: LoadedModel, prompt: Prompt, cells: Sequence[Cell]
 ) -> Iterator[tuple[TimedPrefill, dict[Cell, HeldCache | Failure]]]:
     """Yield the evicted caches of cells that can decode together, with their prefill, which all share that can."""
@@ -249,7 +249,7 @@ def _compressed(
         at_once = cell.score.inputs.hidden_states == "prompt"
         return repr(cell) if cell.schedule.prefill_block is not None else str(at_once)
 
-    def compressed(cell: Cell, shared: SharedPrefill) -> HeldCache | Failure:
+    def evicted(cell: Cell, shared: SharedPrefill) -> HeldCache | Failure:
         try:
             return evict_cell(model, cell, shared)
         except ValueError as error:
@@ -259,12 +259,12 @@ def _compressed(
         timed = prefill(model, {0: prompt}, alike)
         shared = SharedPrefill(timed.prefilled.cache, prompt, alike, summed=timed.prefilled.seconds)
         for together in batches([(cell, 0) for cell in alike], model.engine.max_batch):
-            yield timed, {cell: compressed(cell, shared) for cell, _ in together}
+            yield timed, {cell: evicted(cell, shared) for cell, _ in together}
 
 
-def _evicted(compressed: HeldCache) -> Evicted:
-    result = compressed.result
-    cell, tokens = result.cell, compressed.cache.num_tokens
+def _evicted(held: HeldCache) -> Evicted:
+    result = held.result
+    cell, tokens = result.cell, held.cache.num_tokens
     return Evicted(
         policy=cell.policy_label,
         score=cell.score_label,
@@ -272,7 +272,7 @@ def _evicted(compressed: HeldCache) -> Evicted:
         kept=KeptSets("in memory", 0, tokens, result.layers, result.lengths, result.masks),
         kept_fraction=1.0 if result.kept_tokens is None else result.kept_tokens / tokens,
         cache_bytes=result.cache_bytes,
-        cache=compressed.cache,
+        cache=held.cache,
     )
 
 

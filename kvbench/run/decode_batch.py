@@ -28,19 +28,19 @@ def batch_kind(cell: Cell) -> BatchKind:
     return BatchKind(repr(cell.held), cell.policy.layout, cell.schedule.decode_every is not None)
 
 
-def batches(units: Sequence[CellAnswer], size: int) -> Iterator[list[CellAnswer]]:
-    """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
+def batches(answers: Sequence[CellAnswer], size: int) -> Iterator[list[CellAnswer]]:
+    """At most `size` answers that can be decoded together: all evict from the answer too, or none does, and they have
     one holder. Those that are scored alike stand together, which takes fewer operations.
     """
 
-    def kind(unit: CellAnswer) -> BatchKind:
-        return batch_kind(unit[0])
+    def kind(answer: CellAnswer) -> BatchKind:
+        return batch_kind(answer[0])
 
-    def scoring(unit: CellAnswer) -> tuple[int, str, str, str]:
-        policy = unit[0].policy
-        return unit[0].schedule.decode_every or 0, str(policy.pool), policy.name, unit[0].score.name
+    def scoring(answer: CellAnswer) -> tuple[int, str, str, str]:
+        policy = answer[0].policy
+        return answer[0].schedule.decode_every or 0, str(policy.pool), policy.name, answer[0].score.name
 
-    for _, group in groupby(sorted(units, key=lambda unit: (kind(unit), scoring(unit))), kind):
+    for _, group in groupby(sorted(answers, key=lambda answer: (kind(answer), scoring(answer))), kind):
         alike = list(group)
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
 

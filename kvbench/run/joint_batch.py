@@ -34,8 +34,8 @@ MOST_SECONDS = 60.0
 """Seconds of prefill after which the prompts so far are answered: about as much work is lost if a process is killed."""
 
 
-def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
-    """Return whether several prompts of these cells fit into a batch of `tile` cells, and can be decoded in one if
+def may_decode_jointly(cells: Sequence[Cell], size: int) -> bool:
+    """Return whether several prompts of these cells fit into a batch of `size` cells, and can be decoded in one if
     their model can.
 
     They can where each cell has its own copy of what it keeps and evicts no further, and answers are the most likely
@@ -44,7 +44,7 @@ def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
     task = cells[0].task
     if not task.has_prompts or task.turns != "none" or task.temperature or task.forces_answers:
         return False
-    if 2 * len(cells) > tile or len({batch_kind(cell) for cell in cells}) > 1:
+    if 2 * len(cells) > size or len({batch_kind(cell) for cell in cells}) > 1:
         return False
     if not cells[0].held.joins or cells[0].schedule.decode_every is not None:
         return False
@@ -101,10 +101,10 @@ class JointBatch:
         elif self._unanswered[0].sample.max_new_tokens != sample.max_new_tokens:
             return False
         counters = self._model.engine.counters
-        exhausted = dict(counters.oom_at)
+        oom_at = dict(counters.oom_at)
         result, decode_job = begin_job(self._model, job, [sample], self._environment, self._detail)
-        if self._unanswered and counters.oom_at != exhausted:  # what waits must not change how a prompt is read
-            counters.oom_at = exhausted
+        if self._unanswered and counters.oom_at != oom_at:  # what waits must not change how a prompt is read
+            counters.oom_at = oom_at
             return False
         if decode_job is None:
             return False

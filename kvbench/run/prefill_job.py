@@ -120,7 +120,7 @@ def _prefill_what_fits(
     not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    exhausted, tokens, usual = engine.counters.oom_at, len(prompt.prefill), engine.prefill_chunk
+    oom_at, tokens, usual = engine.counters.oom_at, len(prompt.prefill), engine.prefill_chunk
     chunks = list(dict.fromkeys((chunk_of(engine, prompt, cells), usual)))
     if _may_choose_chunk(engine, cells[0]):
         chunks += [chunk for chunk in (usual // 4, usual // 16) if 0 < chunk < tokens]
@@ -130,13 +130,13 @@ def _prefill_what_fits(
         records_all = len(part) > len(light)
         for chunk in chunks:
             size = chunk if chunk <= usual else 0
-            fewest = exhausted.get((size, records_all), math.inf)
+            fewest = oom_at.get((size, records_all), math.inf)
             if tokens >= fewest and chunk != chunks[-1]:
                 continue
             read = memory.catch_oom(partial(prefill, model, prompts, part, chunk), engine)
             if isinstance(read, TimedPrefill):
                 return (read if chunk == usual else replace(read, chunk=size or ALL)), part, reason
-            reason, exhausted[size, records_all] = read, min(tokens, fewest)
+            reason, oom_at[size, records_all] = read, min(tokens, fewest)
     return None, (), reason
 
 
@@ -174,17 +174,17 @@ class DecodeJob:
         state = full.cache.exempt["recurrent_bytes"] or 0
         group, number, each = self._limit_rankings()
 
-        def bytes_of(unit: CellAnswer) -> int:
-            return memory.cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
+        def bytes_of(cell_answer: CellAnswer) -> int:
+            return memory.cell_bytes(cell_answer[0], num_tokens, longest, pair_bytes, group) + state
 
         draws = {sample.id % self.draws for sample in self.samples}
-        for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.max_batch):
+        for cell_answers in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.max_batch):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
             later += state * (engine.batch_invariance or BatchInvariance()).rows(
                 engine.max_batch, engine.max_batch, 1
             )  # padded
             free, most = memory.free_beside(engine, self.devices) - later, memory.most_together(engine)
-            for part in memory.split_to_fit(units, bytes_of, free, most):
+            for part in memory.split_to_fit(cell_answers, bytes_of, free, most):
                 memory.halve_on_oom(part, self._evict_and_answer, partial(self._fail, self.result), engine)
 
     @property
@@ -217,28 +217,28 @@ class DecodeJob:
         held_caches = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
         return list(held_caches.values())
 
-    def _evict(self, units: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
-        """Return the caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict.
+    def _evict(self, cell_answers: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
+        """Return the caches of the cells of these answers, by cell id; rows in `part` for the cells that cannot evict.
         copy: as of `evict_cells`.
         """
-        held_caches, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in units}.values())
+        held_caches, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in cell_answers}.values())
         for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
             if isinstance(outcome, HeldCache):
                 held_caches[cell.id] = outcome
                 continue
-            for unit in units:
-                if unit[0] is cell:
-                    self._fail(part, unit, str(outcome))
+            for cell_answer in cell_answers:
+                if cell_answer[0] is cell:
+                    self._fail(part, cell_answer, str(outcome))
         return held_caches
 
-    def _evict_and_answer(self, units: list[CellAnswer]) -> None:
-        """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
+    def _evict_and_answer(self, cell_answers: list[CellAnswer]) -> None:
+        """Evict and answer. If memory runs out on the way, nothing is recorded of these answers."""
         part = self.result.part()
-        held_caches = self._evict(units, part)
+        held_caches = self._evict(cell_answers, part)
         questions = self.together()
         for samples in questions:
             caches, missing_samples = list[HeldCache](), list[list[Sample]]()
-            for cell, draw in units:
+            for cell, draw in cell_answers:
                 drawn = [sample for sample in samples if sample.id % self.draws == draw]
                 missing = [sample for sample in drawn if (cell.id, sample.id) in part.job.places]
                 if missing and cell.id in held_caches:
@@ -302,11 +302,11 @@ class DecodeJob:
         """Return the random numbers that draw the first tokens of a sample's answer."""
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
-    def _fail(self, result: JobResult, unit: CellAnswer, error: str) -> None:
+    def _fail(self, result: JobResult, cell_answer: CellAnswer, error: str) -> None:
         """Add rows with an error for every sample of this draw that lacks the cell."""
         for sample in self.samples:
-            if sample.id % self.draws == unit[1]:
-                result.fail(sample, error, unit[:1], self.prompts[sample.id])
+            if sample.id % self.draws == cell_answer[1]:
+                result.fail(sample, error, cell_answer[:1], self.prompts[sample.id])
 
 
 def answers_of(

@@ -27,7 +27,7 @@ class Unseen(Progress):
 
 
 class WorkDone(Protocol):
-    """The work of a model: prefills and their tokens, and decode batches halved for memory."""
+    """The work of a model: prefills and their tokens, and decode batches split for memory."""
 
     prefills: int
     tokens_prefilled: int

@@ -1,9 +1,9 @@
-"""Tasks that ask several questions about one context, each from the same compressed cache: the setting of KVzip.
+"""Tasks that ask several questions about one context, each from the same evicted cache: the setting of KVzip.
 
 Follows data/load.py, data/wrapper.py and model/template.py of https://github.com/snu-mllab/KVzip:
 
     context     instruction, blank line, context       prefilled, scored and evicted before any question
-    question    blank line, `ask` with the question    each question is read from the same compressed cache
+    question    blank line, `ask` with the question    each question is read from the same evicted cache
 
 The instruction is a part of the head of the prompt, which KVzip never evicts (`policy.sink=head`). A sample is one
 question; questions are numbered context by context, so that sample i is the same for any `samples`.
@@ -55,7 +55,7 @@ class SharedContext(FromFiles, Task):
 
     - Protocol: KVzip's setting, `data/load.py` and `results/{metric,parse}.py` of snu-mllab/KVzip. With
       `schedule.evict_after=context`, the default of these tasks, eviction takes place once, and each question starts
-      from the same compressed cache. Rows have `question_number`, for tables by the number of the question.
+      from the same evicted cache. Rows have `question_number`, for tables by the number of the question.
     - Split: after the context; the chat template's head and the context are read before eviction, the question after.
     - Source: Jang-Hyun/SCBench-preprocessed, rajpurkar/squad (train), openai/gsm8k (test).
     - Traps: KVzip always drops the last generated token. SCBench's own scorer differs from KVzip's. KVzip averages over

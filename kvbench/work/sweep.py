@@ -141,13 +141,13 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
         outcome = run(sweep.plan, sweep.results, jobs, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
     shared = f" from {count_noun(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
-    halved = (
+    oom_splits = (
         f"; ran out of memory {outcome.oom_splits} times and continued with fewer cells at a time"
         if outcome.oom_splits
         else ""
     )
     if outcome.rows or sweep.launcher.name == "none":
-        screen.tell(f"{count_noun(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
+        screen.tell(f"{count_noun(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{oom_splits}")
     return outcome.errors
 
 

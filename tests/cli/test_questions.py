@@ -1,4 +1,4 @@
-"""Several questions on one compressed cache, from the command line: one prefill, one cut, a row each."""
+"""Several questions on one evicted cache, from the command line: one prefill, one cut, a row each."""
 
 import base64
 import json

@@ -123,13 +123,13 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
 
 def decode_batches(group: PrefillGroup) -> Iterator[Sequence[Cell]]:
     """Yield the cells that decode together, from several prompts where they can."""
-    tile, waiting = group.model.max_batch, list[Cell]()
-    joint = may_decode_jointly(group.cells, tile) and all(len(job.missing) == 1 for job in group.jobs)
+    size, waiting = group.model.max_batch, list[Cell]()
+    joint = may_decode_jointly(group.cells, size) and all(len(job.missing) == 1 for job in group.jobs)
     for cells in (cells for job in group.jobs for cells in job.missing.values()):
-        if waiting and not (joint and len(waiting) + len(cells) <= tile):
+        if waiting and not (joint and len(waiting) + len(cells) <= size):
             yield waiting
             waiting = []
-        *full, rest = (cells[start : start + tile] for start in range(0, len(cells), tile))
+        *full, rest = (cells[start : start + size] for start in range(0, len(cells), size))
         yield from full
         waiting = [*waiting, *rest]
     if waiting:

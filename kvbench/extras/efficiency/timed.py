@@ -5,7 +5,7 @@ Cells take turns, repetition by repetition, so that a machine that slows down sl
 prefill, evict   once per sequence of the batch, one after the other, as kvbench prefills prompts. The full cache of a
                  prompt is gone when the next is prefilled. A cell's prefill records the inputs of its own score only:
                  the full cache does not pay for them.
-layout           the compressed caches are copied into one decode batch.
+layout           the evicted caches are copied into one decode batch.
 steps            every sequence reads one token at a time, the most likely one; no end is looked for. The full cache
                  takes the same steps as the methods: launched one by one, over kvbench's batch.
 in production    the same tokens again, without what a method may forbid: by replays of a captured step where a run has
@@ -162,7 +162,7 @@ def _time_cell(
     _reset_peaks(engine)
     engine.sync()
     joules_before = None if joules is None else joules()
-    compressed, logits, repetition = [], [], None
+    evicted, logits, repetition = [], [], None
     prefill_seconds = score_seconds = evict_seconds = full_bytes = 0.0
     for _ in range(batch):
         timed_prefill = prefill(model, {0: prompt}, [cell], chunk)
@@ -176,7 +176,7 @@ def _time_cell(
         repetition = repetition or Repetition(cache.result, full.cache.num_tokens, full.cache.exempt, 1)
         repetition.group = full.cache.layers[0].query_heads // cache.cache.layers[0].cache_heads
         logits.append(full.logits)
-        compressed.append(cache)
+        evicted.append(cache)
         del timed_prefill, full, shared, cache
     assert repetition is not None
     start = clock(model)
@@ -192,7 +192,7 @@ def _time_cell(
     quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peaks(engine, "prefill_peak_bytes")
     _reset_peaks(engine)
     repetition.quantities = quantities
-    decoded = _decode(model, compressed, ids, new_tokens, repetition)
+    decoded = _decode(model, evicted, ids, new_tokens, repetition)
     if joules_before is not None and joules is not None:
         quantities["joules"] = joules() - joules_before
     _decode_in_production(model, cell, prompt, decoded, last, repetition)
@@ -200,11 +200,11 @@ def _time_cell(
 
 
 def _decode(
-    model: LoadedModel, compressed: list[HeldCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
+    model: LoadedModel, evicted: list[HeldCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
 ) -> DecodeBatch:
     """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
     engine, start = model.engine, clock(model)
-    batch = batch_of(engine, compressed, new_tokens)
+    batch = batch_of(engine, evicted, new_tokens)
     repetition.quantities["layout_seconds"] = clock(model) - start
     steps, chosen, start = StepClock(ids.device), [ids], time.perf_counter()
     steps.mark()

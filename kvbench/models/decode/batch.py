@@ -1,4 +1,4 @@
-"""Decode batches: compressed caches (cells) that are decoded together, of one prompt except in a `RaggedBatch`.
+"""Decode batches: evicted caches (cells) that are decoded together, of one prompt except in a `RaggedBatch`.
 
 `RaggedBatch` below copies the kept pairs of every cell, `EvictingBatch` evicts while it decodes; holders of extras have
 batches of their own. A batch has a fixed number of cells, so that the model's matrices have one shape however many
