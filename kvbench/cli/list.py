@@ -10,21 +10,22 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
 from kvbench.cli.setting_help import explained, help_of_part, notes_of, words_of
-from kvbench.cli.terminal import print_columns, screen, width_of
+from kvbench.cli.terminal import print_columns, screen, warn, width_of
 from kvbench.config.entries import ALLOCATION, STEP, content, defaults_of, flat, load_entry
 from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import OURS, Item, groups, held_groups, items
+from kvbench.support.plugins import OURS, Item, brought, faults, groups, items, sources
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
 GROUPS |= {"steps": "step", "allocations": "allocation"}
-CODE = ("conform", "convert", "hint", "kernels", "model_file", "plan", "report")
-"""Groups whose files name code that a command line does not; all others are listed."""
-GROUPS |= {f"{group}s": group for group in sorted({*groups(), *held_groups()} - {*CODE, *GROUPS.values()})}
+CODE = ("convert", "hint", "kernels", "model_file", "plan", "report")
+"""Groups whose files name code that a command line does not; all others are listed but those that say so."""
+CODE += tuple(group for source in sources() for group in brought(source.conf).unlisted)
+GROUPS |= {f"{group}s": group for group in sorted({*groups()} - {*CODE, *GROUPS.values()})}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
@@ -107,6 +108,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"protocol={protocol}: allowed: {', '.join(protocols())}")
     if chosen and kind != "policies":
         raise UserError(f"protocol={protocol}: only policies have other settings under another protocol: leave it out")
+    for fault in faults():
+        warn(fault)
     described = _named(GROUPS[kind], names)
     if flags.json or flags.long or names:
         described = [_explained(GROUPS[kind], each) for each in described]

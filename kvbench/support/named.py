@@ -47,12 +47,11 @@ def named(group: str) -> dict[str, Named]:
 
     A plugin that is broken brings none, so that every command still runs; `kvbench doctor` says what is wrong with it.
     """
-    ours = [_read(file) for source in own_sources() for file in _files(source.conf, group)]
+    ours = [read(file) for source in own_sources() for file in source.files(group)]
     members = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
     for source in usable_plugins():
         with suppress(UserError):
-            brought = [_read(file) for file in _files(source.conf, group)]
-            members = {each.name: each for each in brought} | members
+            members = {each.name: each for each in map(read, source.files(group))} | members
     return members
 
 
@@ -60,7 +59,7 @@ def member(group: str, name: str) -> Named | None:
     """Return one member of a group, or None; a member of ours without a look at plugins or at other files."""
     for source in own_sources():
         if name.isidentifier() and (file := source.conf / group / f"{name}{SUFFIX}").is_file():
-            return _read(file)
+            return read(file)
     return named(group).get(name)
 
 
@@ -71,12 +70,8 @@ def code_of(group: str, name: str) -> Any:
     return found.load()
 
 
-def _files(conf: Path, group: str) -> list[Path]:
-    return sorted((conf / group).glob(f"*{SUFFIX}"))
-
-
-def _read(file: Path) -> Named:
-    """Raise UserError for a file that does not say what it names."""
+def read(file: Path) -> Named:
+    """Return what a file says. Raises UserError for one that does not say what it names."""
     try:
         content = yaml.load(file.read_text("utf-8"), LOADER)
         says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})

@@ -30,7 +30,8 @@ from kvbench.run.launch.local import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import declared
-from kvbench.support.plugins import Source, groups, held_groups, items, own_sources
+from kvbench.support.plugins import GROUPS as OF_THE_CORE
+from kvbench.support.plugins import Source, brought, groups, held_groups, items, own_sources
 from kvbench.support.settings_file import LOADER, MEMBERS, NO_SETTINGS, member_names
 from kvbench.tasks.task import Task, TaskSettings
 from kvbench.work.logger import Logger
@@ -183,8 +184,13 @@ def test_no_member_is_named_like_its_file() -> None:
     assert [name for name, names in members.items() if name in names] == []
 
 
-def test_every_group_can_be_listed() -> None:
+def test_every_group_can_be_listed_and_every_folder_is_one() -> None:
     assert set(GROUPS.values()) == set(groups()) - set(CODE) >= set(KINDS)
+    folders = {
+        (source.package, path.name) for source in own_sources() for path in source.conf.iterdir() if path.is_dir()
+    }
+    known = {*OF_THE_CORE, *(group for source in own_sources() for group in brought(source.conf).all)}
+    assert [folder for folder in sorted(folders) if folder[1] not in known] == []
 
 
 @pytest.mark.parametrize("policy", options("policy"))
