@@ -16,6 +16,7 @@ from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
+from kvbench.support.named import read
 from kvbench.support.plugins import OURS, Item, brought, faults, groups, items, sources
 from kvbench.support.text import closest, printable, wrapped
 
@@ -131,7 +132,8 @@ def print_list(group: str) -> None:
 def describe(item: Item) -> Description:
     """Describe an item by the words of its file."""
     entry = words_of(item)
-    first, *more = entry.says.splitlines() or [""]
+    said = read(item.path).says if item.group == "command" else entry.says
+    first, *more = said.splitlines() or [""]
     elsewhere = (f"{label}: {entry.elsewhere[place]}" for place, label in PLACES.items() if place in entry.elsewhere)
     says = "\n".join(filter(None, (first, " ".join(more), *(" ".join(text.split()) for text in elsewhere))))
     return Description(item.name, str(item.source), says, " ".join(entry.verified.split()), ())

@@ -1,6 +1,6 @@
 """Commands, reports, plots, checks and items: a file of a group names the code of each; none is imported to list them.
 
-says: tokens, seconds and energy
+says: tokens, seconds and energy  # {report} stands for the names of that group
 _target_: package.module.function  # a command, a check: package.module
 keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
 flags: true  # of a report: its code is a module with `declare` and `main`, as a command's
@@ -8,6 +8,7 @@ heading: Read  # of a command, in `kvbench --help`; without one it is under "Mor
 place: 1  # in a list; without one after the others, by name
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def named(group: str) -> dict[str, Named]:
     members = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
     for source in usable_plugins():
         with suppress(UserError):
-            members = {each.name: each for each in map(read, source.files(group))} | members
+            members |= {each.name: each for each in map(read, source.files(group)) if each.name not in members}
     return members
 
 
@@ -74,7 +75,8 @@ def read(file: Path) -> Named:
     """Return what a file says. Raises UserError for one that does not say what it names."""
     try:
         content = yaml.load(file.read_text("utf-8"), LOADER)
-        says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})
+        says = re.sub(r"\{(\w+)\}", lambda group: ", ".join(named(group[1])) or group[0], str(content["says"]))
+        target, keys = str(content["_target_"]), dict(content.get("keys") or {})
         return Named(file.stem, says, target, keys, *(content.get(key) for key in ("flags", "heading", "place")))
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{file} is not the file of a {file.parent.name}: it has says: and _target_:") from None

@@ -1,5 +1,6 @@
 """Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
 
+import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -272,3 +273,10 @@ def test_random_weights_are_never_suggested_for_a_real_model(word: str, real: st
     suggestion, _, others = str(error.value).partition("; others: ")
     assert f"did you mean {real}? allowed: " in suggestion and "shape/" not in suggestion
     assert "random weights" in others
+
+
+def test_no_file_of_the_core_names_a_path_of_an_extra() -> None:
+    files = [*paths.conf().rglob("*.yaml")]
+    assert (
+        len(files) > 100 and [file for file in files if re.search(r"kvbench[./]extras", file.read_text("utf-8"))] == []
+    )
