@@ -22,7 +22,7 @@ from kvbench.cli.parser import Parser, Words, folded
 from kvbench.cli.terminal import print_columns
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
-from kvbench.support.named import Named, named
+from kvbench.support.named import Named, named, read
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import read_lock
@@ -179,18 +179,16 @@ def _brought(group: str) -> Mapping[str, Named]:
 
 
 def installed_plugins() -> Iterator[Finding]:
-    """Yield a line for every plugin; one that is broken is missing, because no command works beside it."""
-    broken = False
+    """Yield a line for every plugin; one that is broken is missing, because it brings nothing."""
     for point in plugins():
         assert point.dist is not None
         name = f"plugin {point.dist.name}"
         try:
             source = source_of(point)
             added = [item for group in groups() for item in items(group).values() if item.source == source]
-            for item in added if not broken else ():
+            for item in added:
                 _build(item)
         except ValueError as error:
-            broken = True
             yield Finding("missing", name, str(error))
         else:
             names = ", ".join(f"{item.group} {item.name}" for item in added)
@@ -198,12 +196,17 @@ def installed_plugins() -> Iterator[Finding]:
 
 
 def _build(item: Item) -> None:
-    """Raise UserError for a file that does not instantiate; one with a setting that has no default is not tried."""
+    """Raise UserError for a file that does not instantiate, or names code that does not import; one with a setting that
+    has no default is not tried.
+    """
     from kvbench.config.compose import combinations, resolved
     from kvbench.config.entries import MISSING, flat
-    from kvbench.config.overrides import parse
+    from kvbench.config.overrides import GROUPS, parse
     from kvbench.config.settings import build
 
+    if item.group not in GROUPS:
+        read(item.path).load()
+        return
     (tree,) = combinations(parse([f"{item.group}={item.name}"]))
     if not any(value == MISSING for _, value in flat(tree[item.group])):
         part = resolved({name: tree[name] for name in ("seed", "data", item.group)})

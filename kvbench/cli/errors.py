@@ -29,10 +29,8 @@ def guarded(command: Callable[[], int]) -> int:
     except InternalError as error:
         message, code = str(error), ExitCode.UNEXPECTED
     except StopRequested as stopped:
-        message, code = (
-            f"stopped by {stopped} after a complete sample; run the same command to continue",
-            ExitCode.TEMPORARY,
-        )
+        message = f"stopped by {stopped} after a complete sample; run the same command to continue"
+        code = ExitCode.TEMPORARY
     except KeyboardInterrupt:
         message, code = "interrupted; run the same command to continue", ExitCode.INTERRUPTED
     except BrokenPipeError:

@@ -3,7 +3,6 @@
 import argparse
 import fnmatch
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -11,31 +10,24 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
 from kvbench.cli.setting_help import explained, help_of_part, notes_of, words_of
-from kvbench.cli.terminal import print_columns, screen, width_of
+from kvbench.cli.terminal import print_columns, screen, warn, width_of
 from kvbench.config.entries import ALLOCATION, STEP, content, defaults_of, flat, load_entry
 from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import OURS, SUFFIX, Item, groups, held_groups, items, own_sources
+from kvbench.support.named import read
+from kvbench.support.plugins import OURS, Item, brought, faults, groups, items, sources
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
 GROUPS |= {"steps": "step", "allocations": "allocation"}
-TARGET = re.compile(r"^_target_: (?:\w+\.)*(\w+)$", re.MULTILINE)
-
-
-def _names_code(group: str) -> bool:
-    """Return whether the files of a group name functions and modules; settings of runs are of classes."""
-    files = (file for source in own_sources() for file in sorted((source.conf / group).glob(f"*{SUFFIX}")))
-    target = next((TARGET.search(file.read_text("utf-8")) for file in files), None)
-    return target is not None and target[1].islower()
-
-
-CODE = frozenset(filter(_names_code, {*groups()} - {*GROUPS.values()}))
-"""Groups whose files name code that a command line does not; all others are listed."""
-GROUPS |= {f"{group}s": group for group in sorted({*groups(), *held_groups()} - {*CODE, *GROUPS.values()})}
+CODE = ("bench", "bench_result", "convert", "doctor", "hint", "kernels", "maker", "model_file")
+CODE += ("paper_flag", "plan", "report")
+CODE += tuple(group for source in sources() for group in brought(source.conf).unlisted)
+"""Groups whose files name code that a command line does not; all others are listed but those that say so."""
+GROUPS |= {f"{group}s": group for group in sorted({*groups()} - {*CODE, *GROUPS.values()})}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
@@ -118,6 +110,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"protocol={protocol}: allowed: {', '.join(protocols())}")
     if chosen and kind != "policies":
         raise UserError(f"protocol={protocol}: only policies have other settings under another protocol: leave it out")
+    for fault in faults():
+        warn(fault)
     described = _named(GROUPS[kind], names)
     if flags.json or flags.long or names:
         described = [_explained(GROUPS[kind], each) for each in described]
@@ -139,7 +133,8 @@ def print_list(group: str) -> None:
 def describe(item: Item) -> Description:
     """Describe an item by the words of its file."""
     entry = words_of(item)
-    first, *more = entry.says.splitlines() or [""]
+    said = read(item.path).says if item.group == "command" else entry.says
+    first, *more = said.splitlines() or [""]
     elsewhere = (f"{label}: {entry.elsewhere[place]}" for place, label in PLACES.items() if place in entry.elsewhere)
     says = "\n".join(filter(None, (first, " ".join(more), *(" ".join(text.split()) for text in elsewhere))))
     return Description(item.name, str(item.source), says, " ".join(entry.verified.split()), ())

@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from yaml import safe_load
+from yaml import YAMLError, safe_load
 
 from kvbench.config.entries import Tree, flat, folders, options
 from kvbench.config.overrides import FIXED, GROUPS, Override
-from kvbench.support.plugins import held_groups, items
+from kvbench.support.plugins import SYNONYMS, held_groups, items, sources
 from kvbench.support.text import closest
 
 METHODS = ("press", "press_name", "method", "methods")
@@ -39,8 +39,7 @@ def unknown_setting(setting: Override, trees: Sequence[Tree]) -> str:
         return f"{parent} is null in {policies}: set it as one value, {parent}={NULLABLE[parent]}"
     if parents == ["score"] and not any("score" in tree["policy"]["accepts"] for tree in trees):
         return f"{unknown}: {policies} takes no score: it has its own"
-    names = {name for tree in trees for name, _ in flat(tree)}
-    allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)
+    allowed = sorted({name for tree in trees for name, _ in flat(tree) if "_target_" not in name and name not in FIXED})
     if not parents and (inner := [name for name in allowed if name.rpartition(".")[2] == key]):
         return f"{unknown}: write {' or '.join(f'{name}={values}' for name in inner)}"
 
@@ -76,8 +75,13 @@ def equivalent(key: str, values: Sequence[str]) -> str | None:
 
 @cache
 def synonyms() -> dict[str, dict[str, Any]]:
-    """Return the `methods`, `values` and `settings` of other tools, as `synonyms.yaml` lists them."""
-    return safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+    """Return the `methods`, `values` and `settings` of other tools, as each source lists them; not of a bad file."""
+    merged: dict[str, dict[str, Any]] = {"methods": {}, "values": {}, "settings": {}}
+    for source in sources():
+        with suppress(OSError, YAMLError, LookupError, TypeError, AttributeError):
+            for kind, words in safe_load((source.conf / SYNONYMS).read_text("utf-8")).items():
+                merged[kind] = {**words, **merged[kind]}
+    return merged
 
 
 def _method(name: str, key: str) -> str | None:

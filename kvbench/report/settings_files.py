@@ -10,7 +10,7 @@ import yaml
 
 from kvbench.records import COLUMNS
 from kvbench.support.noted import declared, defaults
-from kvbench.support.plugins import NO_STEP, SUFFIX, held_groups, own_sources, usable_plugins
+from kvbench.support.plugins import NO_STEP, held_groups, sources
 from kvbench.support.settings_file import LOADER
 
 KINDS = ("policy.heads", "policy.layers")
@@ -18,9 +18,8 @@ KINDS = ("policy.heads", "policy.layers")
 
 
 def usable_files(group: str) -> Iterator[Path]:
-    """Yield the settings files of a group: ours, and files of every plugin that is not broken."""
-    for source in (*own_sources(), *usable_plugins()):
-        yield from sorted((source.conf / group).rglob(f"*{SUFFIX}"))
+    """Return the settings files of a group: ours, and files of every plugin that is not broken."""
+    return (file for source in sources() for file in source.files(group))
 
 
 @cache

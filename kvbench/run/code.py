@@ -55,28 +55,17 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
         components[f"{part.group} {getattr(part, 'name', '')}"] = (part, EXTRAS)
     try:
         parts = {run: _sha256((*procedure, "kvbench.run.evict_cell"))}
-        parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
+        parts |= {name: package_sha256(f"{OURS}.{name}") for name in ("cache", "eviction", "models")}
         for name, (component, within) in components.items():
-            if modules := frozenset(_modules(component, within)):
+            if modules := frozenset(modules_of(component, within)):
                 others = sorted({module.rpartition(".")[2] for module in modules - {type(component).__module__}})
-                parts[f"{name} with {', '.join(others)}" if others else name] = _component_sha256(modules, within)
+                parts[f"{name} with {', '.join(others)}" if others else name] = component_sha256(modules, within)
     except NoSource:
         return Code(None)
     return Code(parts)
 
 
-def asked_code(asking: str, task: Task) -> Code:
-    """Return the code of a cell that others answer: the package that asks, what builds prompts, the task's metric."""
-    try:
-        parts = {name.rpartition(".")[2]: _package_sha256(name) for name in (asking, "models.prompts")}
-        if modules := frozenset(_modules(task, (TASKS, EXTRAS))):
-            parts[f"task {task.name}"] = _component_sha256(modules, (TASKS, EXTRAS))
-    except NoSource:
-        return Code(None)
-    return Code(parts)
-
-
-def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
+def modules_of(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
     """Yield the modules that define a component and its parts: in the packages `within`, and in plugins."""
     for part in parts_of(component):
         module = type(part).__module__
@@ -87,16 +76,16 @@ def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
 
 
 @cache
-def _component_sha256(modules: frozenset[str], within: str | tuple[str, ...]) -> str:
+def component_sha256(modules: frozenset[str], within: str | tuple[str, ...]) -> str:
+    """Return the hash of the modules of a component, with what they import of the same packages."""
     packages = {module: within if module.startswith(within) else module.partition(".")[0] + "." for module in modules}
     return _sha256(tuple(set[str]().union(*(closure([module], package) for module, package in packages.items()))))
 
 
 @cache
-def _package_sha256(name: str) -> str:
-    """Return a package, eviction without its scores."""
-    modules = modules_in(f"kvbench.{name}")
-    return _sha256(tuple(module for module in modules if not module.startswith(SCORES[:-1])))
+def package_sha256(name: str) -> str:
+    """Return the hash of a package, of eviction without its scores."""
+    return _sha256(tuple(module for module in modules_in(name) if not module.startswith(SCORES[:-1])))
 
 
 @cache

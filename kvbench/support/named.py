@@ -1,6 +1,6 @@
 """Commands, reports, plots, checks and items: a file of a group names the code of each; none is imported to list them.
 
-says: tokens, seconds and energy
+says: tokens, seconds and energy  # {report} stands for the names of that group
 _target_: package.module.function  # a command, a check: package.module
 keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
 flags: true  # of a report: its code is a module with `declare` and `main`, as a command's
@@ -8,6 +8,7 @@ heading: Read  # of a command, in `kvbench --help`; without one it is under "Mor
 place: 1  # in a list; without one after the others, by name
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,12 +48,11 @@ def named(group: str) -> dict[str, Named]:
 
     A plugin that is broken brings none, so that every command still runs; `kvbench doctor` says what is wrong with it.
     """
-    ours = [_read(file) for source in own_sources() for file in _files(source.conf, group)]
+    ours = [read(file) for source in own_sources() for file in source.files(group)]
     members = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
     for source in usable_plugins():
         with suppress(UserError):
-            brought = [_read(file) for file in _files(source.conf, group)]
-            members = {each.name: each for each in brought} | members
+            members |= {each.name: each for each in map(read, source.files(group)) if each.name not in members}
     return members
 
 
@@ -60,7 +60,7 @@ def member(group: str, name: str) -> Named | None:
     """Return one member of a group, or None; a member of ours without a look at plugins or at other files."""
     for source in own_sources():
         if name.isidentifier() and (file := source.conf / group / f"{name}{SUFFIX}").is_file():
-            return _read(file)
+            return read(file)
     return named(group).get(name)
 
 
@@ -77,15 +77,12 @@ def made(file: str, form: str = "; {}") -> str:
     return "" if maker is None else form.format(maker.says)
 
 
-def _files(conf: Path, group: str) -> list[Path]:
-    return sorted((conf / group).glob(f"*{SUFFIX}"))
-
-
-def _read(file: Path) -> Named:
-    """Raise UserError for a file that does not say what it names."""
+def read(file: Path) -> Named:
+    """Return what a file says. Raises UserError for one that does not say what it names."""
     try:
         content = yaml.load(file.read_text("utf-8"), LOADER)
-        says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})
+        says = re.sub(r"\{(\w+)\}", lambda group: ", ".join(named(group[1])) or group[0], str(content["says"]))
+        target, keys = str(content["_target_"]), dict(content.get("keys") or {})
         return Named(file.stem, says, target, keys, *(content.get(key) for key in ("flags", "heading", "place")))
     except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{file} is not the file of a {file.parent.name}: it has says: and _target_:") from None

@@ -1,21 +1,20 @@
 """Where policies, scores, tasks and models come from: kvbench's own settings and installed plugins.
 
 A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package with a folder `conf`.
-Plugins are found by their metadata and imported only when something of theirs is used. A broken plugin is an error that
-names it: ignoring it could change which settings a name means.
+Plugins are found by their metadata and imported only when something of theirs is used. A broken plugin brings nothing,
+so that every command still runs; `faults` says what is wrong with it. A name that two sources have is an error.
 """
 
 import hashlib
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -29,8 +28,14 @@ OURS = "kvbench"
 NO_STEP = "drop"
 """The kind of a part of a policy that does nothing after selection; descriptions of cells do not name it."""
 SUFFIX = ".yaml"
-RUN = "run.yaml"
-"""The settings file of an extra or a plugin that brings a group."""
+RUN, SYNONYMS = "run.yaml", "synonyms.yaml"
+"""Files of a source: the groups that it brings, and words of other tools (`kvbench.config.synonyms`)."""
+GROUPS = (
+    *("allocation", "bench", "bench_result", "command", "convert", "doctor", "hint", "kernels", "launcher", "logger"),
+    *("maker", "model", "model_file", "paper", "paper_flag", "plan", "plot", "policy", "report", "score"),
+    *("step", "task"),
+)
+"""Groups that the core reads: a plugin may add to them though no other source has a member."""
 LOOSE = "kvbench_loose_"
 """How the names of modules begin that are loaded from a file without a package (`kvbench.config.given`)."""
 
@@ -43,6 +48,10 @@ class Source:
     version: str
     package: str
     conf: Path
+
+    def files(self, group: str) -> list[Path]:
+        """Return the settings files of a group, by path."""
+        return sorted((self.conf / group).rglob(f"*{SUFFIX}"))
 
     def __str__(self) -> str:
         return OURS if self.name == OURS else f"{self.name} {self.version}"
@@ -65,32 +74,39 @@ class Item:
         return f"{self.group} {self.name}" + ("" if self.source.name == OURS else f" of plugin {self.source}")
 
 
+class Brought(NamedTuple):
+    """The groups of a `run.yaml`. Those of `usual` hold kept pairs; no command line has the names of `unlisted`."""
+
+    groups: frozenset[str] = frozenset()
+    usual: Mapping[str, str] = MappingProxyType({})
+    unlisted: tuple[str, ...] = ()
+
+
 def sources() -> tuple[Source, ...]:
-    """Return settings of kvbench and of its extras, then of every plugin by name. Raises UserError for one that is
-    broken.
-    """
-    return (*own_sources(), *map(source_of, plugins()))
+    """Return settings of kvbench and of its extras, then of every plugin by name that is not broken."""
+    return (*own_sources(), *usable_plugins())
+
+
+def usable_plugins() -> tuple[Source, ...]:
+    """Return the settings of every plugin that is not broken."""
+    return _plugins(tuple(sys.path))[0]
+
+
+def faults() -> tuple[str, ...]:
+    """Return what is wrong with each plugin that is broken."""
+    return _plugins(tuple(sys.path))[1]
 
 
 def own_sources() -> tuple[Source, ...]:
     """Return the folders of kvbench's settings: `conf`, then one of each extra that has some."""
-    extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
-    sources = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
-    return tuple(Source(OURS, __version__, package, conf) for package, conf in sources)
+    extras = ((f"{OURS}.extras.{path.name}", path / "conf") for path in paths.extras() if (path / "conf").is_dir())
+    return tuple(Source(OURS, __version__, package, conf) for package, conf in ((OURS, paths.conf()), *extras))
 
 
 def plugins() -> list[EntryPoint]:
     """Return the entry points of installed plugins, by the name of their distribution."""
-    return list(_entry_points(tuple(sys.path)))
-
-
-def usable_plugins() -> list[Source]:
-    """Return the settings of every plugin that is not broken; `sources` says what is wrong with the others."""
-    sources = []
-    for point in plugins():
-        with suppress(UserError):
-            sources.append(source_of(point))
-    return sources
+    points = entry_points(group=ENTRY_POINTS)
+    return sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name))
 
 
 def plugin_packages() -> list[str]:
@@ -116,51 +132,44 @@ def source_of(point: EntryPoint) -> Source:
     if conf is None:
         raise UserError(f"{entry} names a package that has no folder conf (looked for {places[0]}); {fix}")
     try:
-        allowed = sorted({*groups(), *usual_members(conf)})
+        allowed = sorted(
+            set(GROUPS).union(*(brought(folder).groups for folder in (conf, *(own.conf for own in own_sources()))))
+        )
     except UserError as error:
         raise UserError(f"{entry}: {error}; {fix}") from None
-    for folder in sorted({*conf.iterdir()} - {conf / RUN}):
+    for folder in sorted({*conf.iterdir()} - {conf / RUN, conf / SYNONYMS}):
         if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
-            raise UserError(
-                f"{entry}: {folder} is not a group of settings; allowed folders: {', '.join(allowed)}; {fix}"
-            )
+            own = f"allowed folders: {', '.join(allowed)}, or what {conf / RUN} names: groups: [{folder.stem}]"
+            raise UserError(f"{entry}: {folder} is not a group of settings; {own}; {fix}")
     return Source(name, version, point.value, conf)
 
 
-@lru_cache
 def groups() -> list[str]:
-    """Kinds of settings that are chosen by name: the folders in `conf` of kvbench and of its extras."""
-    return sorted({path.name for source in own_sources() for path in source.conf.iterdir() if path.is_dir()})
+    """Return the kinds of settings that are chosen by name: those that the core reads, and those that sources bring."""
+    return sorted(set(GROUPS).union(*(brought(source.conf).groups for source in sources())))
 
 
 @lru_cache
 def held_groups() -> dict[str, str]:
-    """Return the groups whose members hold the kept pairs of a cell, which extras and plugins bring, and the member
-    that a run has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
-    """
-    members: dict[str, str] = {}
-    for source in (*own_sources()[1:], *usable_plugins()):
-        members |= usual_members(source.conf)
-    return dict(sorted(members.items()))
+    """Return the groups that hold the kept pairs of a cell, by extras and plugins, each with its usual member."""
+    return dict(sorted(pair for source in sources()[1:] for pair in brought(source.conf).usual.items()))
 
 
 @lru_cache
-def usual_members(conf: Path) -> dict[str, str]:
-    """Return the groups that a folder of settings brings, each with its usual member: the defaults of its `run.yaml`.
-
-    Raises UserError for a file that names none. Never change the result.
-    """
-    file, members = conf / RUN, dict[str, str]()
+def brought(conf: Path) -> Brought:
+    """Return what the `run.yaml` of a folder of settings brings. Raises UserError for a file that names no group."""
+    file = conf / RUN
     if not file.is_file():
-        return members
+        return Brought()
     try:
-        for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"]:
-            members |= {str(group): str(member) for group, member in entry.items()}
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
-        members = {}  # one bad entry spoils the file
-    if not members:
-        raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER]")
-    return members
+        content = yaml.safe_load(file.read_text("utf-8"))
+        usual = {str(group): str(member) for entry in content.pop("defaults", ()) for group, member in entry.items()}
+        listed, unlisted = (tuple(map(str, content.pop(key, ()))) for key in ("groups", "unlisted"))
+        if (groups := frozenset((*usual, *listed, *unlisted))) and not content:
+            return Brought(groups, usual, unlisted)
+    except (yaml.YAMLError, TypeError, ValueError, AttributeError):
+        pass  # one bad entry spoils the file
+    raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER], groups: [GROUP], unlisted: [GROUP]")
 
 
 def items(group: str) -> dict[str, Item]:
@@ -172,14 +181,12 @@ def items(group: str) -> dict[str, Item]:
 def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
     by_name: dict[str, Item] = {}
     for source in sources():
-        for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):
+        for path in source.files(group):
             own_name = path.relative_to(source.conf / group).with_suffix("").as_posix()
             for name in member_names(path.read_text("utf-8", "replace")) or (own_name,):
                 if name in by_name:
-                    raise UserError(
-                        f"{group} {name} is in {by_name[name].source} and in plugin {source}: rename {path}, "
-                        f"or pip uninstall {source.name}"
-                    )
+                    fix = f"rename {path}, or pip uninstall {source.name}"
+                    raise UserError(f"{group} {name} is in {by_name[name].source} and in plugin {source}: {fix}")
                 by_name[name] = Item(group, name, path, source)
     return dict(sorted(by_name.items()))
 
@@ -197,8 +204,7 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
         package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
             module = sys.modules[package]
-            owners = (source for source in map(source_of, plugins()) if source.package.partition(".")[0] == package)
-            version = next(map(str, owners), "")
+            version = next((str(source) for source in sources() if source.package.partition(".")[0] == package), "")
             name = Path(str(module.__file__)).name if package.startswith(LOOSE) else package
             if not getattr(module, "__path__", ()) and not Path(getattr(module, "__file__", None) or "").is_file():
                 name, code = type(component).__qualname__, class_sha256(type(component))  # typed into a notebook
@@ -230,7 +236,12 @@ def _code(module: ModuleType) -> str:
 
 
 @lru_cache(maxsize=8)
-def _entry_points(_: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Cache by search path, because the lookup reads the metadata of every installed distribution."""
-    points = entry_points(group=ENTRY_POINTS)
-    return tuple(sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name)))
+def _plugins(_: tuple[str, ...]) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """Return the settings of plugins, and what is wrong with plugins that are broken."""
+    usable, broken = list[Source](), list[str]()
+    for point in plugins():
+        try:
+            usable.append(source_of(point))
+        except UserError as error:
+            broken.append(str(error))
+    return tuple(usable), tuple(broken)

@@ -24,6 +24,7 @@ from kvbench.run.shard import Shard
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.plugins import faults
 from kvbench.tasks.files import NoData, command, folder
 from kvbench.tasks.task import Task
 
@@ -87,6 +88,8 @@ def plan_sweep(
 
     Raises UserError for bad input, for a folder that cannot be written, and for rows of other code, as `settled`.
     """
+    for fault in () if quiet else faults():
+        tell(f"warning: {fault}")
     lines = [parse([*arguments, *words]) for words in methods]
     overrides = lines[0]
     launcher = around("launcher", overrides)

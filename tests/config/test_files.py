@@ -1,5 +1,6 @@
 """Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
 
+import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,8 @@ from kvbench.run.launch.local import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import declared, defaults
-from kvbench.support.plugins import Source, groups, held_groups, items, own_sources
+from kvbench.support.plugins import GROUPS as OF_THE_CORE
+from kvbench.support.plugins import Source, brought, groups, held_groups, items, own_sources
 from kvbench.support.settings_file import LOADER, MEMBERS, NO_SETTINGS, member_names
 from kvbench.tasks.task import Task, TaskSettings
 from kvbench.work.logger import Logger
@@ -198,8 +200,13 @@ def test_no_member_is_named_like_its_file() -> None:
     assert [name for name, names in members.items() if name in names] == []
 
 
-def test_every_group_can_be_listed() -> None:
+def test_every_group_can_be_listed_and_every_folder_is_one() -> None:
     assert set(GROUPS.values()) == set(groups()) - set(CODE) >= set(KINDS)
+    folders = {
+        (source.package, path.name) for source in own_sources() for path in source.conf.iterdir() if path.is_dir()
+    }
+    known = {*OF_THE_CORE, *(group for source in own_sources() for group in brought(source.conf).all)}
+    assert [folder for folder in sorted(folders) if folder[1] not in known] == []
 
 
 @pytest.mark.parametrize("policy", options("policy"))
@@ -281,3 +288,10 @@ def test_random_weights_are_never_suggested_for_a_real_model(word: str, real: st
     suggestion, _, others = str(error.value).partition("; others: ")
     assert f"did you mean {real}? allowed: " in suggestion and "shape/" not in suggestion
     assert "random weights" in others
+
+
+def test_no_file_of_the_core_names_a_path_of_an_extra() -> None:
+    files = [*paths.conf().rglob("*.yaml")]
+    assert (
+        len(files) > 100 and [file for file in files if re.search(r"kvbench[./]extras", file.read_text("utf-8"))] == []
+    )

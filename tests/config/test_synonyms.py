@@ -1,6 +1,7 @@
 """Words of kvpress and of the papers' code lead to settings that can be planned."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,9 @@ from kvbench.config.entries import options
 from kvbench.config.overrides import parse
 from kvbench.config.synonyms import synonyms
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import OURS, SYNONYMS, Source, items, own_sources
 from kvbench.work.planned import checked
+from tests.plugins import made_up
 
 TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-evaluation-harness: its flags
     "compression_ratio=0.5": "budget=0.5 ",
@@ -89,6 +92,34 @@ def test_settings_lead_to_settings_that_exist() -> None:
             checked(parse(words), print)
         except UserError as error:
             assert "unknown setting" not in str(error)
+
+
+NAMED = re.compile(r"\b(policy|score|store|reader|task|model|policy\.apply\.kind)=([a-z]\w*)")
+
+
+@pytest.mark.parametrize("source", own_sources(), ids=lambda source: source.package)
+def test_words_of_a_source_lead_to_nothing_that_only_another_extra_has(source: Source) -> None:
+    file = source.conf / SYNONYMS
+    words = file.read_text("utf-8") if file.is_file() else ""
+    named = {(group, name) for group, name in NAMED.findall(words)}
+    extras = {
+        (group, name)
+        for group, name in named
+        for item in items("step" if "." in group else group).values()
+        if item.name.removeprefix("apply/").partition("/")[0] == name
+        and item.source.package not in (source.package, OURS)
+    }
+    assert extras == set() and (named or source.package != OURS)
+
+
+def test_a_plugin_brings_words_of_other_tools_and_changes_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"conf/synonyms.yaml": "methods: {knorm: policy=full, noone: policy=plain score=random}\n"}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path / "a", "worded", files)))
+    monkeypatch.syspath_prepend(str(made_up(tmp_path / "b", "badly_worded", {"conf/synonyms.yaml": "methods: [\n"})))
+    merged = synonyms.__wrapped__()["methods"]
+    assert merged["noone"] == "policy=plain score=random" and merged["knorm"] == "policy=plain score=key_norm"
 
 
 def test_words_of_other_tools_hide_none_of_ours() -> None:

@@ -12,6 +12,7 @@ from kvbench.cli.main import main
 from tests.plugins import made_up
 
 ROOT = Path(__file__).parents[2]
+SCAN = Path(__file__).with_name("found_as_plugins.py")
 
 
 def copied(tree: Path) -> None:
@@ -21,17 +22,23 @@ def copied(tree: Path) -> None:
         (tree / name).symlink_to(ROOT / name)
 
 
-def moved(extra: str, tree: Path, site: Path) -> str:
-    """Move an extra of `tree` to a distribution in `site`; returns its package."""
+def as_plugin(extra: str, tree: Path, site: Path) -> str:
+    """Copy an extra of `tree` to a distribution in `site`; returns its package."""
     package = f"kvb_{extra}"
     folder = tree / "kvbench" / "extras" / extra
     files = {
         path.relative_to(folder).as_posix(): path.read_text("utf-8").replace(f"kvbench.extras.{extra}", package)
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.suffix != ".pyc" and "tests" not in path.parts[len(folder.parts) :]
     }
     made_up(site, package, files)
-    shutil.rmtree(folder)
+    return package
+
+
+def moved(extra: str, tree: Path, site: Path) -> str:
+    """Move an extra of `tree` to a distribution in `site`; returns its package."""
+    package = as_plugin(extra, tree, site)
+    shutil.rmtree(tree / "kvbench" / "extras" / extra)
     return package
 
 
@@ -70,3 +77,16 @@ def test_extras_work_as_plugins(tmp_path: Path) -> None:
     inside, outside = results(tmp_path / "ours"), results(tmp_path / "theirs")
     assert inside[0] == outside[0] and len(inside[0]) > 3 and not any(row["error"] for row in inside[0])
     assert inside[1] == {()} and {name for names in outside[1] for name in names} == packages
+
+
+def test_every_extra_is_found_as_a_plugin(tmp_path: Path) -> None:
+    """Each is taken away alone, so that no group is known only because the extra is there."""
+    tree = tmp_path / "tree"
+    copied(tree)
+    extras = sorted(path.parent.name for path in (tree / "kvbench" / "extras").glob("*/__init__.py"))
+    for extra in extras:
+        as_plugin(extra, tree, tmp_path / "sites" / extra)
+    command = [sys.executable, str(SCAN), str(tree / "kvbench" / "extras"), str(tmp_path / "sites")]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=300, text=True, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout.strip()) == (0, "") and len(extras) > 40

@@ -8,13 +8,14 @@ import pytest
 
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations, with_members
-from kvbench.config.entries import options
+from kvbench.config.entries import options, step_settings
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.extras.probes.run import PREFIX
 from kvbench.papers.item import item_of, names
 from kvbench.papers.page import page
 from kvbench.papers.published import published
 from kvbench.support import paths
+from kvbench.support.plugins import OURS, held_groups, items
 from kvbench.work.planned import cells_of
 
 ITEMS = {name: item_of(name) for name in names()}
@@ -85,6 +86,18 @@ def test_every_name_that_a_run_lists_exists(name):
         for setting in parse([text for text in run if text.partition("=")[0] in GROUPS]):
             folders = {known.rpartition("/")[0] for known in named(setting.key)}
             assert {value.text for value in setting.values} <= named(setting.key) | folders
+
+
+@pytest.mark.parametrize("name", [name for name in ITEMS if items("paper")[name].source.package == OURS])
+def test_an_item_of_the_core_runs_without_extras(name):
+    """What needs an extra lies in its folder: no name, step or holder of a run is of one."""
+    for run in ITEMS[name].all_runs:
+        for setting in parse(list(run)):
+            assert setting.root not in held_groups()
+            assert setting.root != "policy" or setting.key.split(".")[1:2] not in [[step] for step in step_settings()]
+            for known in items(setting.key) if setting.key in GROUPS else ():
+                if any(known == value.text or known.startswith(f"{value.text}/") for value in setting.values):
+                    assert items(setting.key)[known].source.package == OURS, known
 
 
 @pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.published])

@@ -64,8 +64,8 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
     before = this.code.parts
     caches = (
         syntax._functions,
-        cell_code._component_sha256,
-        cell_code._package_sha256,
+        cell_code.component_sha256,
+        cell_code.package_sha256,
         cell_code._sha256,
     )
     try:
@@ -88,6 +88,6 @@ def test_code_without_sources_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_source(*_: object) -> str:
         raise NoSource("kvbench")
 
-    monkeypatch.setattr(cell_code, "_package_sha256", no_source)
+    monkeypatch.setattr(cell_code, "package_sha256", no_source)
     assert cell("policy=full").code == Code(None)
     assert Code(None).id == "no source"

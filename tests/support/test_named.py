@@ -53,7 +53,12 @@ def test_a_package_adds_a_command_a_report_and_a_plot(
 ) -> None:
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "counting", FILES)))
     assert [*commands()].index("hello") < [*commands()].index("list")
-    assert main(["--help"]) == 0 and "  hello       say hello\n" in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "  hello       say hello\n" in printed and re.search(
+        "  report +table, rows, plot, cost, .*run, counts\n", printed
+    )
+    assert main(["list", "commands"]) == 0 and "run, counts" in capsys.readouterr().out
     assert main(["hello"]) == 0 and capsys.readouterr().out == "hello\n"
     assert main(["report", "counts", "--results", ROWS, "policy=h2o_obcache", "--partial"]) == 0
     assert re.search(r"h2o_obcache +\d+\n", capsys.readouterr().out)

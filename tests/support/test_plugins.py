@@ -8,6 +8,7 @@ import pytest
 
 from kvbench.cli.doctor import installed_plugins
 from kvbench.cli.main import main
+from kvbench.support.plugins import faults, groups, held_groups, items
 from kvbench.work.planned import plan_sweep
 from tests.plugins import install, made_up
 
@@ -70,12 +71,24 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
         ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: allocation, "),
+        ({"conf/own/a.yaml": ""}, None, "/conf/run.yaml names: groups: [own]; fix it, or pip uninstall broken"),
         ({"conf/run.yaml": "defaults: [{store: flat}, 3]"}, None, "conf/run.yaml names no group; it holds: "),
-        ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
+        ({"conf/run.yaml": "groups: own", "conf/own/a.yaml": ""}, None, "/conf/run.yaml names: groups: [own]; fix it"),
+        ({"conf/run.yaml": "group: [own]"}, None, "conf/run.yaml names no group; it holds: "),
     ],
-    ids=["no folder", "no module", "no parent", "no package", "no group", "a bad group", "clash"],
+    ids=[
+        "no folder",
+        "no module",
+        "no parent",
+        "no package",
+        "misspelt",
+        "no group",
+        "a bad group",
+        "a word",
+        "a bad key",
+    ],
 )
-def test_a_plugin_that_cannot_be_read_is_refused_by_name(
+def test_a_plugin_that_cannot_be_read_brings_nothing_and_is_told_by_name(
     files: dict[str, str],
     value: str | None,
     says: str,
@@ -83,12 +96,42 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By every command that looks at names, whether or not it asks for the plugin's: they could mean something else."""
+    """Commands that do without it work: none of its names is another source's."""
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files, value)))
     for line in ("list scores", "plan score=attn"):
-        message = refusal(line, capsys)
-        assert "plugin broken 1.0" in message and says in message
+        assert main(line.split()) == 0
+        message = capsys.readouterr().err
+        assert "kvbench: warning: plugin broken 1.0" in message and says in message
+    assert main(["plan", "score=mine"]) == 2
+    assert says in capsys.readouterr().err
+    (finding,) = installed_plugins()
+    assert finding.mark == "missing" and says in finding.text
+
+
+def test_a_name_that_two_sources_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By every command that looks at names of the group: it could mean either."""
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    files = {"conf/score/attn.yaml": SCORE.format(RECENCY)}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files)))
+    for line in ("list scores", "plan score=attn"):
+        assert "score attn is in kvbench and in plugin broken 1.0: " in refusal(line, capsys)
+
+
+def test_a_plugin_brings_groups_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "conf/run.yaml": "groups: [own]\nunlisted: [code]\n",
+        "conf/own/mine.yaml": "says: mine\n_target_: collections.Counter\n",
+        "conf/code/mine.yaml": "says: mine\n_target_: collections.Counter\n",
+        "conf/step/mine.yaml": "says: mine\n_target_: collections.Counter\n",
+    }
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "bringing", files)))
+    assert {"own", "code"} <= {*groups()} and not faults()
+    assert [*items("own")] == ["mine"] and "own" not in held_groups()
+    (finding,) = installed_plugins()
+    assert finding == ("ok", "plugin bringing", "1.0: code mine, own mine, step mine", None)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +196,10 @@ def test_doctor_tells_what_plugins_add_and_what_is_wrong_with_them(
         tmp_path / "more", "wrong", {"__init__.py": "import not_there", "conf/score/w.yaml": SCORE.format("wrong.W")}
     )
     monkeypatch.syspath_prepend(str(tmp_path / "more"))
-    fine, wrong = installed_plugins()
-    assert (fine.mark, wrong.mark) == ("ok", "missing")
-    assert "score w of plugin wrong 1.0: " in wrong.text
+    made_up(tmp_path / "more", "lost", {"conf/command/lost.yaml": "says: nothing\n_target_: lost.nowhere\n"})
+    fine, lost, wrong = installed_plugins()
+    assert (fine.mark, lost.mark, wrong.mark) == ("ok", "missing", "missing")
+    assert "score w of plugin wrong 1.0: " in wrong.text and "lost.nowhere, which cannot be imported" in lost.text
 
 
 def test_a_plugin_s_score_is_held_to_the_properties_of_all(

@@ -5,6 +5,7 @@ the rotary tables. kvpress is imported only when a press is built, and nothing o
 """
 
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 from weakref import WeakKeyDictionary
@@ -24,7 +26,6 @@ from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.budget import Budget, FractionBudget, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
-from kvbench.models.loading.architecture import refused
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import SIZED_BUDGET, Claim
@@ -44,7 +45,7 @@ COUNTING = ("StreamingLLMPress", "CriticalKVPress")
 """Presses that count pairs by `compression_ratio`; to all others it is a number in a formula."""
 LATE = {"FinchPress": {"window_size": int}}
 """Fields that no constructor takes: kvpress sets them in hooks of its own."""
-REFUSED: dict[str, str] = refused()["presses"]
+REFUSED: dict[str, str] = json.loads(Path(__file__).with_name("refused.json").read_text("utf-8"))
 """Presses that are no score, with the reason and what does the same here."""
 
 _loaded: WeakKeyDictionary[Any, dict["Press", Any]] = WeakKeyDictionary()

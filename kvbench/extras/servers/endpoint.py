@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from kvbench.eviction.schedule import Schedule
+from kvbench.extras.servers.asked_code import asked_code
 from kvbench.extras.servers.served_model import ServedModel
 from kvbench.models.loading.spec import has_chat_template
 from kvbench.run.cell import Cell, Description, canonical, describe_task
-from kvbench.run.code import Code, asked_code
+from kvbench.run.code import Code
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ASKED, Claim, check
@@ -160,7 +161,7 @@ class ServedCell(Cell):
 
     @cached_property
     def code(self) -> Code:
-        return asked_code("extras.servers", self.task)
+        return asked_code(self.task)
 
     @cached_property
     def prefill_key(self) -> str:

@@ -32,10 +32,7 @@ WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 
 @cache
 def refused() -> dict[str, dict[str, str]]:
-    """Return what cannot be read, with reasons: model types and layer types of transformers, and presses of kvpress.
-
-    `check.py` finds further models.
-    """
+    """Return model types and layer types of transformers that cannot be read, with reasons; `check.py` finds more."""
     return json.loads(Path(__file__).parents[1].joinpath("refused.json").read_text("utf-8"))
 
 
