@@ -7,7 +7,8 @@
 
 Recorded, each with the line of kvbench that caused it: operations on tensors of both devices, which fail on a GPU;
 launched operations of torch and launched kernels of ours; waits of the host. The host waits where it reads numbers of
-the device, where a shape depends on them, and where it copies memory that is not pinned without `non_blocking`.
+the device, where a shape depends on them, where it copies memory that is not pinned without `non_blocking`, and where
+it synchronises: with an event, unless a wait since has been for that too.
 `torch.cuda.CUDAGraph` is pretended too: what is launched during a capture is launched again, on the same memory, by a
 replay, and a wait during a capture is an error.
 
@@ -152,6 +153,11 @@ class PretendedGpu:
     def waited(self, section: str) -> int:
         """Waits of the host in a section."""
         return self.waits[section].total()
+
+    @property
+    def all_waits(self) -> int:
+        """Waits of the host in all sections."""
+        return sum(waits.total() for waits in self.waits.values())
 
     def wait(self, what: str) -> None:
         """Count a wait of the host. Raises RuntimeError during a capture, as CUDA does."""
@@ -418,10 +424,11 @@ class PretendedGpu:
                 self.record()
 
             def record(self, stream: Any = None) -> None:
-                self.at = time.perf_counter()
+                self.at, self.waits_before = time.perf_counter(), gpu.all_waits
 
             def synchronize(self) -> None:
-                pass
+                if self.waits_before == gpu.all_waits:  # a later wait was for this too
+                    gpu.wait("synchronize an event")
 
             def elapsed_time(self, other: "Event") -> float:
                 return 1000 * (other.at - self.at)
@@ -473,7 +480,7 @@ class PretendedGpu:
             "get_device_capability": (9, 0),
             "is_bf16_supported": True,
             "current_stream": Stream(),
-            **dict.fromkeys(("synchronize", "empty_cache", "set_device", "_lazy_init", "init")),
+            **dict.fromkeys(("empty_cache", "set_device", "_lazy_init", "init")),
             "set_per_process_memory_fraction": None,
             **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), 0),
         }
@@ -483,6 +490,7 @@ class PretendedGpu:
             "memory_allocated": lambda device=None: gpu.live_bytes,
             "max_memory_reserved": lambda device=None: gpu.peak_bytes,
             "max_memory_allocated": lambda device=None: gpu.peak_bytes,
+            "synchronize": lambda device=None: gpu.wait("synchronize"),
             "reset_peak_memory_stats": lambda device=None: setattr(gpu, "peak_bytes", gpu.live_bytes),
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "set_rng_state": lambda state, device=None: None,

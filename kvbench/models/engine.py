@@ -33,6 +33,7 @@ from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler, greedy
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.marks import Mark, mark
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
@@ -169,6 +170,10 @@ class Engine:
         """Wait for the GPUs, before time is taken."""
         for device in self.gpus:
             torch.cuda.synchronize(device)
+
+    def mark(self) -> Mark:
+        """Return a moment in the work of the model's devices, without a wait for them."""
+        return mark(self.gpus)
 
     @torch.inference_mode()
     def prefill(

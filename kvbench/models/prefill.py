@@ -1,10 +1,9 @@
 """The prefill of a prompt: a dense cache that grows while the prompt is read, and the inputs of scores."""
 
-import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import starmap
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,6 +15,7 @@ from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import AttentionCall, Score, Summed
+from kvbench.models.marks import Mark, mark, seconds_between
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
 
@@ -28,9 +28,6 @@ MANY = 512
 Attend = Callable[[Tensor, Tensor, Tensor, AttentionParams], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
-
-Mark = Any
-"""A moment: seconds of the host, or an event of a GPU."""
 
 Record = Callable[[int, int, ObservationWindow, int], None]
 """(layer, rows of the window, its rows in this pass, rows so far) -> None: stores the rows, or adds their scores."""
@@ -218,7 +215,7 @@ class Prefill:
         record, first, on_cpu = self._layers[layer], stop - window.lse.shape[1], window.lse.device.type == "cpu"
         assert record.stack is not None
         for request, spans in self._spans.items():
-            (score, reduce, skipped), began = request, _mark(window.lse.device)
+            (score, reduce, skipped), began = request, mark((window.lse.device,))
             merge, last = score.over_rows(reduce), min(stop, rows - skipped)
             if request not in record.recordings:
                 shape = record.query_heads, self.tokens
@@ -231,7 +228,7 @@ class Prefill:
                 total[:, :end] = torch.maximum(total[:, :end], part) if merge == "max" else total[:, :end] + part
             if merge == "mean" and first < rows - skipped == last > 1:
                 total /= last
-            spans.append((began, _mark(window.lse.device)))
+            spans.append((began, mark((window.lse.device,))))
 
     def receive(self, call: AttentionCall) -> None:
         """Take the hidden states that the attention of a layer is about to read."""
@@ -270,7 +267,7 @@ class Prefill:
     @property
     def seconds(self) -> dict[Summed, float]:
         """How long it took to sum each score."""
-        return {request: sum(starmap(_seconds, spans)) for request, spans in self._spans.items()}
+        return {request: sum(starmap(seconds_between, spans)) for request, spans in self._spans.items()}
 
     def freeze(self) -> KVCache:
         """Return the cache of the whole prompt."""
@@ -284,23 +281,6 @@ class Prefill:
         if len(stacks) == len(indices) or indices != sorted(indices) or not all(stack.whole for stack in stacks):
             return cache
         return replace(cache, stacks=tuple(stack.freeze(layers[stack.layers[0]]) for stack in stacks))
-
-
-def _mark(device: torch.device) -> Mark:
-    """Return the time; of a GPU an event, so that the host need not wait for it."""
-    if device.type != "cuda":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
-def _seconds(began: Mark, ended: Mark) -> float:
-    """Return the seconds between two marks, once the device has come to the second."""
-    if isinstance(began, float):
-        return ended - began
-    ended.synchronize()
-    return began.elapsed_time(ended) / 1000
 
 
 def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> Scores:

@@ -3,16 +3,19 @@
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from jaxtyping import UInt8
+from torch import Tensor
 
 from kvbench.cache.kv_cache import CutCache, KVCache
-from kvbench.cache.shapes import Kept
+from kvbench.cache.shapes import Kept, Lengths
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
@@ -20,6 +23,7 @@ from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import ContextRepetition, Score, Summed
 from kvbench.models.decode.holder import Held
 from kvbench.models.loading.load import LoadedModel
+from kvbench.models.marks import Timed
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.run.cell import Cell
@@ -28,6 +32,19 @@ from kvbench.run.rows import EvictionResult
 
 MASKS = 2**28
 """Bytes of masks that are copied from a GPU at a time."""
+
+
+@dataclass(frozen=True)
+class TimedRankings:
+    """The rankings of a cache, and what they took."""
+
+    rankings: tuple[Ranking, ...]
+    taken: Timed
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rankings, and their seconds once they are made."""
+        yield self.rankings
+        yield self.taken.seconds
 
 
 @dataclass
@@ -41,7 +58,7 @@ class SharedPrefill:
     cache: KVCache
     prompt: Prompt
     cells: Sequence[Cell] = ()
-    rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
+    rankings: dict[tuple[Policy, Score], TimedRankings] = field(default_factory=dict)
     most_rankings: int = sys.maxsize
     repeated: dict[ContextRepetition, tuple[KVCache, float]] = field(default_factory=dict)
     summed: Mapping[Summed, float] = field(default_factory=dict)
@@ -60,12 +77,15 @@ class HeldCache:
 
 
 class Evicted(NamedTuple):
-    """A cell that has evicted, before what it keeps is read from the device; `seconds` as of `EvictionResult`."""
+    """A cell that has evicted, before what it keeps is read from the device. lengths: how many pairs that is, by layer
+    and cache head. taken: scoring and eviction; None if they are a part of the prefill.
+    """
 
     cell: Cell
     cache: Held
     kept: Sequence[Kept]
-    seconds: float | None = None
+    lengths: Lengths
+    taken: Timed | None = None
     incremental: IncrementalEviction | None = None
 
 
@@ -96,12 +116,7 @@ def evict_cells(
             outcomes.append(_evict(model, cell, shared, copy))
         except ValueError as error:
             outcomes.append(error)
-    start = time.perf_counter()
-    model.engine.sync()
-    evicted = [outcome for outcome in outcomes if isinstance(outcome, Evicted)]
-    waited = (time.perf_counter() - start) / max(1, len(evicted))
-    timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
-    results = iter(measure(timed))
+    results = iter(measure([outcome for outcome in outcomes if isinstance(outcome, Evicted)]))
     return [
         outcome if isinstance(outcome, ValueError) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
@@ -109,25 +124,25 @@ def evict_cells(
 
 
 def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
-    """Evict for one cell; `copy`: to a cache of its own, for which the host waits."""
+    """Evict for one cell; `copy`: to a cache of its own."""
     full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
         incremental = None
         if cell.schedule.decode_every is not None:
             incremental = incremental_eviction(cell, shared.prompt).after(full)
             incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
-        return Evicted(cell, full, kept_of(full), incremental=incremental)
+        return Evicted(cell, full, kept_of(full), full.lengths, incremental=incremental)
     eviction.check(full)
-    rankings, seconds = None, 0.0
+    rankings, taken = None, Timed()
     if not eviction.keeps_all(full):
         full, repeat_seconds = with_repetition(model, shared, eviction.score.inputs.repeat)
-        rankings, ranking_seconds = rankings_of(model, shared, eviction, full)
-        seconds = repeat_seconds + ranking_seconds
-    start = clock(model) if copy else time.perf_counter()
+        rankings, ranking = rankings_of(model, shared, eviction, full)
+        taken = Timed(repeat_seconds) + ranking
+    began = model.engine.mark()
     decision = eviction.decide(full, rankings)
     if not copy and is_copied_later(cell):
-        cut = CutCache(full, decision.kept, decision.lengths)
-        return Evicted(cell, cut, decision.kept, seconds + time.perf_counter() - start)
+        cut, own = CutCache(full, decision.kept, decision.lengths), Timed(spans=((began, model.engine.mark()),))
+        return Evicted(cell, cut, decision.kept, decision.lengths, taken + own)
     cache, incremental = eviction.evict(full, decision), None
     if cell.schedule.decode_every is not None:
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
@@ -135,8 +150,8 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
         incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
     if cell.policy.positions == "cache":
         cache = model.engine.re_rotation.begin(cache)
-    held, end = cell.held.hold(cache), clock(model) if copy else time.perf_counter()
-    return Evicted(cell, held, decision.kept, seconds + end - start, incremental)
+    held, own = cell.held.hold(cache), Timed(spans=((began, model.engine.mark()),))
+    return Evicted(cell, held, decision.kept, decision.lengths, taken + own, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -183,14 +198,14 @@ def with_repetition(
 
 def rankings_of(
     model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
-) -> tuple[tuple[Ranking, ...], float]:
-    """Return the rankings of an eviction, and the seconds that they took.
+) -> tuple[tuple[Ranking, ...], Timed]:
+    """Return the rankings of an eviction, and what they took.
 
     Policies of other cells with the same raw scores are ranked at the same time, if all can be.
     """
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
-        start = clock(model)
+        began = model.engine.mark()
         policies = (policy, *_ranked_with(shared, eviction, policy))[: shared.most_rankings]
         for oldest in list(shared.rankings)[: max(0, len(shared.rankings) + len(policies) - shared.most_rankings)]:
             del shared.rankings[oldest]
@@ -200,9 +215,12 @@ def rankings_of(
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
         full = score, eviction.policy.reduce, eviction.policy.skipped
-        seconds = clock(model) - start + (shared.summed.get(full, 0.0) if policy.window == "all" else 0.0)
-        shared.rankings |= {(policy, score): (each, seconds) for policy, each in zip(policies, rankings, strict=True)}
-    return shared.rankings[policy, score]
+        summed = shared.summed.get(full, 0.0) if policy.window == "all" else 0.0
+        taken = Timed(summed, ((began, model.engine.mark()),))
+        ranked = zip(policies, rankings, strict=True)
+        shared.rankings |= {(policy, score): TimedRankings(each, taken) for policy, each in ranked}
+    timed = shared.rankings[policy, score]
+    return timed.rankings, timed.taken
 
 
 def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> tuple[Policy, ...]:
@@ -217,34 +235,44 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 def measure(evicted: Sequence[Evicted]) -> list[EvictionResult]:
     """Measure the kept sets of cells and their bytes: the host waits for all masks at once."""
-    on_host = iter(_on_host([mask for each in evicted for mask in each.kept]))
-    return [_result_of(each, list(islice(on_host, len(each.kept)))) for each in evicted]
+    packed = iter(_packed([mask for each in evicted for mask in each.kept]))
+    return [_result_of(each, list(islice(packed, len(each.kept)))) for each in evicted]
 
 
-def _result_of(evicted: Evicted, kept: Sequence[Kept]) -> EvictionResult:
+def _result_of(evicted: Evicted, packed: Sequence[np.ndarray]) -> EvictionResult:
     cell, cache = evicted.cell, evicted.cache
-    lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
+    lengths = tuple(tuple(row[: len(bits)]) for row, bits in zip(evicted.lengths.tolist(), packed, strict=True))
     return EvictionResult(
         cell,
-        kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
+        kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if packed else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
-        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in kept),
+        masks=tuple(tuple(row.tobytes() for row in bits) for bits in packed),
         cache_bytes=cache.bytes_held,
         allocated_bytes=cache.bytes_allocated + sum(step.unused_bytes(cache) for step in cell.policy.steps),
-        seconds=evicted.seconds,
+        seconds=None if evicted.taken is None else evicted.taken.seconds,
     )
 
 
-def _on_host(masks: Sequence[Kept]) -> list[Kept]:
-    """Masks on the CPU. A GPU joins its own and others', up to `MASKS` at a time: one wait for each such part."""
-    on_host, waiting = list(masks), [place for place, mask in enumerate(masks) if mask.device.type != "cpu"]
+def _packed(masks: Sequence[Kept]) -> list[np.ndarray]:
+    """Return the bits of each mask, as of `numpy.packbits`. A GPU packs its own and others', up to `MASKS` at a time:
+    one wait for each such part.
+    """
+    packed = {place: np.packbits(mask.numpy(), axis=1) for place, mask in enumerate(masks) if mask.device.type == "cpu"}
+    waiting = [place for place in range(len(masks)) if place not in packed]
     while waiting:
         sizes = list(accumulate(masks[place].numel() for place in waiting))
         part = waiting[: max(1, bisect_right(sizes, MASKS))]
         device = masks[part[0]].device
-        joined = torch.cat([masks[place].to(device, non_blocking=True).flatten() for place in part]).cpu()
-        for place, mask in zip(part, joined.split([masks[place].numel() for place in part]), strict=True):
-            on_host[place] = mask.view(masks[place].shape)
+        bits = _packed_on_device(torch.cat([masks[place].to(device, non_blocking=True) for place in part])).cpu()
+        packed |= zip(part, np.split(bits.numpy(), list(accumulate(len(masks[place]) for place in part))), strict=False)
         waiting = waiting[len(part) :]
-    return on_host
+    return [packed[place] for place in range(len(masks))]
+
+
+def _packed_on_device(masks: Kept) -> UInt8[Tensor, "rows bytes"]:
+    """Return what `numpy.packbits` returns, made of the memory of the masks."""
+    padded = masks if masks.shape[1] % 8 == 0 else F.pad(masks, (0, -masks.shape[1] % 8))
+    weights = torch.tensor([1 << bit for bit in reversed(range(8))], dtype=torch.uint8)
+    columns = padded.view(torch.uint8).unflatten(1, (-1, 8))
+    return columns.mul_(weights.to(columns.device, non_blocking=True)).sum(dim=2, dtype=torch.uint8)

@@ -176,7 +176,7 @@ def _record(
     part.record(
         sample,
         prompt,
-        measure([Evicted(cell, cache, kept_of(cache))])[0],
+        measure([Evicted(cell, cache, kept_of(cache), cache.lengths)])[0],
         evicting.num_tokens,
         prompt_tokens=evicting.num_tokens,
         **cache.exempt,

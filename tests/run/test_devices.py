@@ -14,6 +14,7 @@ from kvbench.extras.efficiency.timed import StepClock
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import choose_device, load, model_info
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.marks import Timed
 from kvbench.records import ResultsFolder
 from kvbench.run import energy
 from kvbench.run.job_queue import RunContext
@@ -86,6 +87,14 @@ def test_every_gpu_of_the_model_is_waited_for_and_measured(
     names = ("synchronize", "reset_peak_memory_stats", "max_memory_allocated")
     assert calls == [(name, device) for name in names for device in devices]
     assert peaks == {"decode_peak_bytes": sum((5 + device.index) * GIB for device in devices)}
+
+
+def test_work_of_several_gpus_is_timed_without_a_wait(calls: list[tuple[str, torch.device]]) -> None:
+    engine = engine_on(FIRST, SECOND)
+    began, ended = engine.mark(), engine.mark()
+    assert calls == 2 * [("record", FIRST), ("record", SECOND)]
+    assert Timed(0.5, ((began, ended),)).seconds == 2.5  # an event of the fake is a second
+    assert calls[4:] == [("wait", FIRST), ("wait", SECOND)]
 
 
 def test_a_cpu_is_not_waited_for(calls: list[tuple[str, torch.device]]) -> None:

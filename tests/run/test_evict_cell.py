@@ -1,9 +1,12 @@
 """What cells of one prompt share: raw scores once for all policies with the same votes, whatever the budgets."""
 
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
@@ -20,7 +23,7 @@ from kvbench.eviction.scores.score import Reduce
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import SharedPrefill, evict_cell, eviction_of
+from kvbench.run.evict_cell import SharedPrefill, _packed_on_device, evict_cell, eviction_of
 from tests.arrays import random_cache
 from tests.questions import Questions
 
@@ -32,7 +35,7 @@ POLICIES = (
     Policy("h2o_obcache", window=16, recent=3),
     Policy("apart", window=16, recent=3, layout="query_heads"),
 )
-MODEL: Any = SimpleNamespace(engine=SimpleNamespace(sync=lambda: None))
+MODEL: Any = SimpleNamespace(engine=SimpleNamespace(mark=time.perf_counter))
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,10 @@ def test_scores_without_votes_do_not_depend_on_the_window() -> None:
     shared = SharedPrefill(cache, Prompt(tuple(range(40)), (), "x"), cells)
     lengths = {cell.policy.name: evict_cell(MODEL, cell, shared).result.lengths for cell in cells}
     assert len(shared.rankings) == 1 and lengths["plain"] == lengths["wide"]
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 61, 64])
+def test_a_gpu_packs_masks_as_numpy_does(tokens: int) -> None:
+    masks = torch.rand(5, tokens, generator=torch.Generator().manual_seed(tokens)) < 0.4
+    expected = np.packbits(masks.numpy(), axis=1)
+    assert np.array_equal(_packed_on_device(masks.clone()).numpy(), expected)
