@@ -5,7 +5,7 @@ A file says what differs from the defaults of the class that its `_target_` name
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from kvbench.config.given import class_in, is_python_file, names_object, object_of, settings_of_object
+from kvbench.config.given import class_in, fault_of, is_python_file, names_object, object_of, settings_of_object
 from kvbench.support.errors import UserError
 from kvbench.support.noted import REQUIRED, declared, defaults
-from kvbench.support.plugins import NO_STEP, Item, Source, groups, held_groups, items
+from kvbench.support.plugins import NO_STEP, OURS, Item, Source, groups, held_groups, items
 from kvbench.support.settings_file import LOADER, entry_of
 from kvbench.support.text import closest
 
@@ -72,10 +72,9 @@ def class_of(group: str, node: Mapping[str, Any]) -> Any:
     if names_object(target):
         return type(object_of(target))
     module, _, attribute = target.rpartition(".")
-    problem = "is not a dataclass: make it one; its fields are the settings"
     try:
         member = getattr(import_module(module), attribute)
-        if is_dataclass(member):
+        if not (problem := fault_of(member)):
             return member
     except Exception as error:  # the code of a plugin may raise anything when it is imported
         problem = f"does not load: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -146,6 +145,15 @@ def content(item: Item) -> Tree:
     if own.get("name") != item.name:
         raise UserError(f"{item}: {item.path} says name: {own.get('name')}, but must say name: {item.name}")
     return {key: _with_defaults(key, part) for key, part in tree.items()}
+
+
+def origin(group: str, values: Mapping[str, Any], key: str) -> str:
+    """Return the plugin and its file that state a setting, as the start of a message; nothing for what was typed."""
+    item = items(group).get(str(values.get("name"))) if group in groups() else None
+    if item is None or item.source.name == OURS:
+        return ""
+    node = _read(item)
+    return f"{item}: {item.path}: " if key in node.get(group, node) else ""
 
 
 class _Loader(LOADER):  # type: ignore[misc, valid-type]

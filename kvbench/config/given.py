@@ -38,7 +38,10 @@ def class_in(path: str, group: str, base: str) -> Any:
     if not file.is_file():
         setting = "score.path" if group == "score" else group
         raise MissingFile(f"no such file: {path}; {setting}=FILE.py names the Python file of a {group}")
-    module = _load(file, read_whole(file))
+    try:
+        module = _load(file, read_whole(file))
+    except _CannotLoad as error:
+        raise UserError(f"{path}{error}") from None
     classes = [
         value
         for name, value in vars(module).items()
@@ -48,14 +51,28 @@ def class_in(path: str, group: str, base: str) -> Any:
     if len(classes) != 1:
         names = ", ".join(each.__name__ for each in classes) or "none"
         raise UserError(f"{path} must define one {group}, a dataclass that derives from {base}: it has {names}")
-    if not is_dataclass(classes[0]):
-        raise UserError(f"{path}: {classes[0].__name__} is not a dataclass: make it one, its fields are the settings")
-    return classes[0]
+    kind = classes[0]
+    if problem := fault_of(kind):
+        raise UserError(f"{path}: {kind.__name__} {problem}")
+    if "name" not in {field.name for field in fields(kind)}:
+        raise UserError(f'{path}: add `name: str = "{file.stem}"` to {kind.__name__}: rows and tables show it')
+    return kind
+
+
+def fault_of(kind: type) -> str:
+    """Say what a class lacks, whose fields are settings and whose objects name cells; nothing if it lacks nothing."""
+    if not is_dataclass(kind):
+        return "is not a dataclass: make it a @dataclass(frozen=True), its fields are the settings"
+    return "is a dataclass that is not frozen: make it a @dataclass(frozen=True)" if kind.__hash__ is None else ""
+
+
+class _CannotLoad(Exception):
+    """The line of a file that does not load, and why."""
 
 
 @cache
 def _load(file: Path, content: bytes) -> ModuleType:
-    """Return the module of a file; an edited file is another module. Raises UserError if it does not load."""
+    """Return the module of a file; an edited file is another module. Raises _CannotLoad."""
     module = ModuleType(LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16])
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -65,7 +82,7 @@ def _load(file: Path, content: bytes) -> ModuleType:
         del sys.modules[module.__name__]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        raise UserError(f"{file.name}{line} does not load: {type(error).__name__}: {text}") from None
+        raise _CannotLoad(f"{line} does not load: {type(error).__name__}: {text}") from None
     return module
 
 

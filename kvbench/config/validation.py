@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench.config.entries import text_fields
+from kvbench.config.entries import origin, text_fields
 from kvbench.config.overrides import format_value
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest, printable
@@ -85,7 +85,7 @@ def _check_names(target: Any, name: str, values: dict[str, Any]) -> None:
     allowed = [field.name for field in fields(target) if field.init]
     for key in values:
         if key not in allowed:
-            raise UserError(f"unknown setting {name}.{key}: {closest(key, allowed)}")
+            raise UserError(f"{origin(name, values, key)}unknown setting {name}.{key}: {closest(key, allowed)}")
 
 
 def _check_parts(name: str, value: Any, built: Any) -> None:

@@ -9,22 +9,25 @@ knows models, tasks or settings.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache, LayerCache, compact
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.eviction.allocation.allocation import Layers, UniformLayers
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
+from kvbench.eviction.pooling import Group, Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, Rankings
-from kvbench.eviction.scores.score import Score, is_separate
+from kvbench.eviction.scores.score import Reduce, Score, is_separate
 from kvbench.eviction.step import Step
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, blaming, named_part
 from kvbench.support.facts import check
+
+WITHOUT_WINDOW = "; a score that reads `window` declares inputs = ScoreInputs(window=True)"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Eviction:
         policy, stop = self.policy, before.lengths[0] - self.policy.skipped
         before = before.without_newest(policy.skipped)
         rows = before.observed(step.rows(policy.rows(stop), stop)) if step.reads_rows else None
-        return step.change(before, kept[:, :stop], after, rows, policy.variant)
+        with blaming("step", step):
+            return step.change(before, kept[:, :stop], after, rows, policy.variant)
 
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what to keep. `rankings`: the result of `rank`, which does not depend on the budget, to reuse it.
@@ -114,7 +118,8 @@ class Eviction:
             reached = [each.counts_above(self.budget.score).view(each.layers, -1) for each in choices]
             return torch.cat([part.to(reached[0].device, non_blocking=True) for part in reached]).cpu()
         budget = self.policy.budget_info(self.pairs(tokens), tokens)
-        return torch.tensor(self.policy.layers.counts(rankings, self.policy.heads, budget))
+        with blaming("allocation", self.policy.layers):
+            return torch.tensor(self.policy.layers.counts(rankings, self.policy.heads, budget))
 
     @property
     def _marks_stacks(self) -> bool:
@@ -234,18 +239,33 @@ def weighs_no_layer(policy: Policy) -> bool:
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     """Return the score of every column of a dense layer, before pooling: a row per query head or cache head.
 
-    The layer ends where the window ends, as for `rank_layer` and `rank_columns`.
-
-    Raises UserError for scores of another shape.
+    The layer ends where the window ends, as for `rank_layer` and `rank_columns`. Raises UserError as `scored`.
     """
-    tokens = layer.lengths[0]
     raw = layer.recordings.get((score, policy.reduce, policy.skipped)) if policy.window == "all" else None
     if raw is None:
-        raw = score(layer, layer.observed(policy.rows(tokens)) if score.inputs.window else None, policy.reduce)
-    allowed = {(heads, tokens) for heads in (layer.query_heads, layer.cache_heads)}
-    if tuple(raw.shape) not in allowed:
-        shapes = " or ".join(str(list(shape)) for shape in sorted(allowed))
-        raise UserError(f"score {score.name} of layer {layer.index} has shape {list(raw.shape)}, expected {shapes}")
+        window = layer.observed(policy.rows(layer.lengths[0])) if score.inputs.window else None
+        raw = scored(score, layer, window, policy.reduce)
+    return raw
+
+
+def scored(score: Score, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+    """Return what a score makes of a dense layer. Raises UserError if that is no floating-point tensor of the layer's
+    device and of an allowed shape, and Fault for what else the score raises.
+    """
+    with blaming("score", score, "" if score.inputs.window else WITHOUT_WINDOW):
+        raw: Any = score(layer, window, reduce)
+    allowed = {(heads, layer.lengths[0]) for heads in (layer.query_heads, layer.cache_heads)}
+    made, expected = "", " or ".join(str(list(shape)) for shape in sorted(allowed))
+    if not isinstance(raw, Tensor):
+        made, expected = f"is of type {type(raw).__name__}", "a torch.Tensor"
+    elif not raw.is_floating_point():
+        made, expected = f"has dtype {raw.dtype}", "torch.float32"
+    elif raw.device != layer.keys.device:
+        made, expected = f"is on device {raw.device}", str(layer.keys.device)
+    elif tuple(raw.shape) not in allowed:
+        made = f"has shape {list(raw.shape)}"
+    if made:
+        raise UserError(f"{named_part('score', score)} of layer {layer.index} {made}, expected {expected}")
     return raw
 
 
@@ -253,7 +273,8 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     """Return the ranking of a dense layer, with its layer weight."""
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if policy.layers.reads_rows else None
     ranking = rank_columns(raw, layer, policy, score)
-    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
+    with blaming("allocation", policy.layers):
+        layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
     return replace(ranking, layer_weight=layer_weight)
 
 
@@ -268,10 +289,11 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
         return Ranking(empty, empty, min(policy.sink_tokens, layer.lengths[0]), layers=layer.layers)
     columns = raw if score.pools_protected else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
-    weight = score.weigh(layer, policy.recent_tokens)
-    scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
-    unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
-    second = score.second_stage(scores, layer, policy.protected)
+    with blaming("score", score):
+        weight = score.weigh(layer, policy.recent_tokens)
+        scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
+        unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
+        second = score.second_stage(scores, layer, policy.protected)
     ranking = Ranking(scores, unpooled, policy.sink_tokens, second=second, layers=layer.layers)
     return ranking.mapped(lambda scores: scores[:, policy.sink_tokens :])
 
@@ -320,6 +342,9 @@ def reads_rows(policy: Policy, score: Score) -> bool:
 
 def check_host(policy: Policy, score: Score) -> None:
     """Raise UserError, with the reason, for a policy and a score that cannot be combined."""
+    if score.group not in get_args(Group):
+        allowed = ", ".join(get_args(Group))
+        raise UserError(f"{named_part('score', score)} has group={score.group!r}; allowed: {allowed}")
     policy.layers.check()
     check((*policy.claims(), *score.claims()))
     # the window of the prompt alone: an answer gives layers no new weights

@@ -28,13 +28,13 @@ from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWin
 from kvbench.cache.shapes import Kept, Lengths, Scores
 from kvbench.eviction.allocation.allocation import Counts
 from kvbench.eviction.budget import ThresholdBudget
-from kvbench.eviction.evict import Decision, Eviction, keep_mask, rank_columns, too_small
+from kvbench.eviction.evict import Decision, Eviction, keep_mask, rank_columns, scored, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import Ranking, merged
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, blaming
 from kvbench.support.facts import EQUAL_LENGTHS, ONE_EVICTION, SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim, check
 
 ACCUMULATED = "score"
@@ -232,7 +232,8 @@ class IncrementalEviction:
         ranking = merged(rankings)
         if self.divides:
             observed, scores = window and window.last(policy.layer_rows(window.queries.shape[1])), ranking.real_scores
-            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.recent_tokens)
+            with blaming("allocation", policy.layers):
+                layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.recent_tokens)
             ranking = replace(ranking, layer_weight=layer_weight)
         return layer, ranking
 
@@ -255,7 +256,8 @@ class IncrementalEviction:
             return tuple(available)
         held = tuple(sum(heads) // len(heads) for heads in available)
         budget = replace(self.policy.budget_info(self.capacity, num_tokens), held=held)
-        return self.policy.layers.counts(rankings, self.policy.heads, budget)
+        with blaming("allocation", self.policy.layers):
+            return self.policy.layers.counts(rankings, self.policy.heads, budget)
 
     def keep(
         self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], window: ObservationWindow | None = None
@@ -269,7 +271,8 @@ class IncrementalEviction:
         if counts != ranking.available:
             observed = window and window.last(self.policy.rows(window.queries.shape[1]))
             for step in self.policy.steps:
-                kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
+                with blaming("step", step):
+                    kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)
         return LayerEviction(kept_layer, layer, ranking)
@@ -281,7 +284,7 @@ class IncrementalEviction:
         before pooling. score: of these heads, if they are not all.
         """
         policy, score = self.policy, score or self.score
-        raw = score(layer, window, policy.reduce)
+        raw = scored(score, layer, window, policy.reduce)
         if (copies := cache_heads // raw.shape[0]) > 1:
             raw = raw.repeat_interleave(copies, dim=0)
         return reduce_group(raw, "none" if score.merges_last else policy.group_of(score.group), cache_heads)

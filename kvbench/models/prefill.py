@@ -17,7 +17,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import AttentionCall, Score, Summed
 from kvbench.models.marks import Mark, mark, seconds_between
 from kvbench.models.rope import QueryMoments
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, blaming
 
 Heads = Float[Tensor, "1 heads new head_dim"]
 KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
@@ -224,7 +224,9 @@ class Prefill:
             for start in range(first, last, ROW_BLOCK if on_cpu else rows):
                 end = min(start + ROW_BLOCK, last) if on_cpu else last
                 read = from_dense(layer, record.query_heads, record.keys[:, :end], record.values[:, :end])
-                part = score(read, window.part(start - first, end - first), "sum" if merge == "mean" else reduce)
+                seen = window.part(start - first, end - first)
+                with blaming("score", score):
+                    part = score(read, seen, "sum" if merge == "mean" else reduce)
                 total[:, :end] = torch.maximum(total[:, :end], part) if merge == "max" else total[:, :end] + part
             if merge == "mean" and first < rows - skipped == last > 1:
                 total /= last
@@ -294,7 +296,8 @@ def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> 
             f"score {score.name}: the attention of layer {layer.index} of this model gives no access to its input; "
             "choose another score"
         )
-    rows = score.read_call(layer, call).float()
+    with blaming("score", score):
+        rows = score.read_call(layer, call).float()
     most = layer.cache_heads if score.inputs.hidden_states == "token" else layer.query_heads
     allowed = dict.fromkeys(str([heads, new]) for heads in (most, layer.cache_heads))
     if str(list(rows.shape)) not in allowed:

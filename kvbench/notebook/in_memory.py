@@ -37,7 +37,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cell
 from kvbench.run.memory import bytes_of_token
 from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import TimedPrefill
-from kvbench.support.errors import UserError
+from kvbench.support.errors import Fault, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import held_groups
 
@@ -253,6 +253,8 @@ def _evicted_caches(
         try:
             return evict_cell(model, cell, shared)
         except ValueError as error:
+            if isinstance(error, Fault) and error.spoils:
+                raise
             return _failure(cell, str(error))
 
     for alike in grouped(cells, reading).values():

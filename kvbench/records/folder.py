@@ -146,9 +146,8 @@ class ResultsFolder(os.PathLike[str]):
         return path
 
     def write_failure(self, text: str) -> Path:
-        """Write the traceback of a sample under the hash of its text: samples with the same failure share a file."""
-        data = text.encode("utf-8", "backslashreplace")
-        return _write_once(self.path / "errors" / f"{hashlib.sha256(data).hexdigest()[:12]}.txt", data)
+        """Write the traceback of a sample at its `failure_path`: samples with the same failure share a file."""
+        return _write_once(self.path / failure_path(text), text.encode("utf-8", "backslashreplace"))
 
     def write_sweep(self, arguments: Sequence[str], cells: Mapping[str, int]) -> None:
         """Write what a command requests, under its hash: its arguments, and the number of samples of each cell."""
@@ -225,6 +224,11 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         raise UserError(f"{path} is {JSON_KINDS[type(data)]}, not an object: {fix}")
     return data
+
+
+def failure_path(text: str) -> str:
+    """Return where a folder has the traceback of a sample: under the hash of its text."""
+    return f"errors/{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}.txt"
 
 
 def _write_once(final: Path, data: bytes) -> Path:

@@ -28,7 +28,8 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.run.cell import Cell
 from kvbench.run.memory import is_copied_later
-from kvbench.run.rows import EvictionResult
+from kvbench.run.rows import EvictionResult, Failure
+from kvbench.support.errors import Fault, OverLimit, blaming, of_machine
 
 MASKS = 2**28
 """Bytes of masks that are copied from a GPU at a time."""
@@ -103,22 +104,26 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> HeldCac
 
 def evict_cells(
     model: LoadedModel, cells: Sequence[Cell], shared: SharedPrefill, copy: bool
-) -> list[HeldCache | ValueError]:
+) -> list[HeldCache | Failure]:
     """Evict for cells that will answer together; in place of a cell that cannot, the reason. The host waits once for
     what all of them keep.
+
+    Raises Fault for a part that spoils the full cache, and what torch raises when memory runs out.
 
     copy: give each cell a cache of its own, which may outlive the full one. False where a decode batch copies the kept
     pairs next: that saves one copy of them.
     """
-    outcomes: list[Evicted | ValueError] = []
+    outcomes: list[Evicted | Failure] = []
     for cell in cells:
         try:
             outcomes.append(_evict(model, cell, shared, copy))
-        except ValueError as error:
-            outcomes.append(error)
+        except Exception as error:
+            if isinstance(error, OverLimit) or of_machine(error) or (isinstance(error, Fault) and error.spoils):
+                raise
+            outcomes.append(Failure.of(error))  # without its frames, which hold arrays
     results = iter(measure([outcome for outcome in outcomes if isinstance(outcome, Evicted)]))
     return [
-        outcome if isinstance(outcome, ValueError) else HeldCache(next(results), outcome.cache, outcome.incremental)
+        outcome if isinstance(outcome, Failure) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
     ]
 
@@ -135,7 +140,8 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
     eviction.check(full)
     rankings, taken = None, Timed()
     if not eviction.keeps_all(full):
-        full, repeat_seconds = with_repetition(model, shared, eviction.score.inputs.repeat)
+        with blaming("score", eviction.score):
+            full, repeat_seconds = with_repetition(model, shared, eviction.score.inputs.repeat)
         rankings, ranking = rankings_of(model, shared, eviction, full)
         taken = Timed(repeat_seconds) + ranking
     began = model.engine.mark()
@@ -212,6 +218,8 @@ def rankings_of(
         try:
             rankings = rank_together(cache, policies, score)
         except ValueError:
+            if policies == (policy,):
+                raise
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
         full = score, eviction.policy.reduce, eviction.policy.skipped

@@ -1,6 +1,5 @@
 """Models that run here: loaded once, evicted from and decoded by this process."""
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,12 +20,11 @@ from kvbench.records.environment import environment
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail, PromptRecord
 from kvbench.run.cell import check_model_unchanged, describe_model
-from kvbench.run.memory import out_of_memory
 from kvbench.run.plan import PrefillGroup, PrefillJob, samples_of
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
-from kvbench.run.rows import JobResult
-from kvbench.support.errors import OverLimit, UserError
+from kvbench.run.rows import Failure, JobResult
+from kvbench.support.errors import OverLimit, UserError, out_of_memory
 from kvbench.tasks.task import InvalidSample, Sample, Task
 
 
@@ -119,13 +117,13 @@ class OneByOne:
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise
-            path = self.results.write_failure(traceback.format_exc())
-            message = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
             for sample in valid:
-                result.fail(sample, message)
+                result.fail(sample, Failure.traced(error))
         for sample in samples:
             if isinstance(sample, InvalidSample):
                 result.fail(sample, sample.error)
+        for trace in result.traces:
+            self.results.write_failure(trace)
         return result
 
 

@@ -5,7 +5,6 @@ part is padded to the rows of a full batch, whose missing cells hold nothing, so
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -22,6 +21,7 @@ from kvbench.models.loading.architecture import cache_heads, plain_config, slidi
 from kvbench.models.loading.load import config_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.cell import Cell
+from kvbench.support.errors import out_of_memory
 from kvbench.support.shared_gpus import processes_of_gpu
 
 SHARE = 0.9
@@ -32,8 +32,6 @@ number in the order of the layer in eight.
 """
 RANKINGS = 0.25
 """Share of the free memory for rankings, which cells with another budget use again; the oldest are dropped."""
-EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")
-"""What torch's allocators, CUDA, Triton, cuBLAS and cuDNN say when memory has run out, in several RuntimeErrors."""
 
 HIDDEN, INNER = 5, 3
 """Numbers that a pass holds for each token, in hidden and intermediate sizes: of Llama and Qwen2 4.1 to 4.5 and 3."""
@@ -141,12 +139,6 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
         part.append(cell)
     if part:
         yield part
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return whether an exception says that memory has run out."""
-    says_so = isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
-    return says_so or isinstance(error, torch.OutOfMemoryError)
 
 
 def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, clock, evict_cells,
 from kvbench.run.plan import PrefillJob
 from kvbench.run.rows import (
     EvictionResult,
+    Failure,
     JobResult,
     PrefillFacts,
     TimedPrefill,
@@ -36,7 +38,7 @@ from kvbench.run.rows import (
     hash_ids,
     with_second_request,
 )
-from kvbench.support.errors import UserError
+from kvbench.support.errors import Fault, UserError
 from kvbench.tasks.task import Final, Sample, Task
 
 ALL = "all"
@@ -55,16 +57,34 @@ def run_prefill_job(
     """Return rows of a job, by sample and cell in the order of the job. `samples` are those that it names.
 
     Questions of one context start from the same full cache, evicted from once for each cell. What a sample or a cell
-    cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
-    the others go on.
+    cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache, a faulty score) becomes a row
+    with its `error`; the others go on.
 
     decoding: what follows the prefill; by default one answer to each question.
     """
     result, decode_job = begin_job(model, job, samples, environment, detail, decoding)
-    if decode_job is not None:
-        decode_job.run()
+    failure, faulty = None, list[Cell]()
+    try:
+        if decode_job is not None:
+            decode_job.run()
+    except Fault as fault:
+        failure, faulty = Failure.of(fault), [cell for cell in job.cells if _has(cell, fault.part)]
+        if not faulty:
+            raise
+    if failure is not None:  # the cache is spoilt: the other cells begin again
+        result, decode_job = JobResult(job, environment, detail), None
+        others = job.without({(cell.id, sample) for cell in faulty for sample in job.missing})
+        if read := [sample for sample in samples if sample.id in others.missing]:
+            result = replace(run_prefill_job(model, others, read, environment, detail, decoding), job=job)
+        for sample in samples:
+            result.fail(sample, failure, faulty)
     result.sort()
     return result
+
+
+def _has(cell: Cell, part: Any) -> bool:
+    """Return whether a cell scores, divides or changes pairs by this part."""
+    return part in (cell.score, *cell.score.recorded, cell.policy.layers, *cell.policy.steps)
 
 
 def begin_job(
@@ -94,14 +114,18 @@ def begin_job(
     prompted = [sample for sample in samples if sample.id in prompts]
     if not prompted:
         return result, None
-    try:
-        timed_prefill, cells, reason = _prefill_what_fits(model, prompts, job.cells)
-    except ValueError as error:
-        timed_prefill, cells, reason = None, (), str(error)
-    read = {cell.id for cell in cells}
-    unread = [cell for cell in job.cells if cell.id not in read]
-    for sample in prompted:
-        result.fail(sample, reason, unread, prompts[sample.id])
+    timed_prefill, cells = None, job.cells
+    while cells and timed_prefill is None:
+        reason: str | Failure
+        try:
+            timed_prefill, read, reason = _prefill_what_fits(model, prompts, cells)
+        except ValueError as error:
+            faulty = [cell for cell in cells if isinstance(error, Fault) and _has(cell, error.part)]
+            read, reason = [cell for cell in cells if faulty and cell not in faulty], Failure.of(error)
+        unread = [cell for cell in cells if cell not in read]
+        for sample in prompted:
+            result.fail(sample, reason, unread, prompts[sample.id])
+        cells = read
     if timed_prefill is None:
         return result, None
     result.chunk = timed_prefill.chunk
@@ -228,7 +252,7 @@ class DecodeJob:
                 continue
             for cell_answer in cell_answers:
                 if cell_answer[0] is cell:
-                    self._fail(part, cell_answer, str(outcome))
+                    self._fail(part, cell_answer, outcome)
         return held_caches
 
     def _evict_and_answer(self, cell_answers: list[CellAnswer]) -> None:
@@ -302,7 +326,7 @@ class DecodeJob:
         """Return the random numbers that draw the first tokens of a sample's answer."""
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
-    def _fail(self, result: JobResult, cell_answer: CellAnswer, error: str) -> None:
+    def _fail(self, result: JobResult, cell_answer: CellAnswer, error: str | Failure) -> None:
         """Add rows with an error for every sample of this draw that lacks the cell."""
         for sample in self.samples:
             if sample.id % self.draws == cell_answer[1]:

@@ -1,19 +1,22 @@
 """Products of a prefill job: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.records.folder import failure_path
 from kvbench.records.row import CUT, WHOLE, Row
 from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing
 from kvbench.run.cell import Cell
 from kvbench.run.plan import PrefillJob
+from kvbench.support.errors import Fault
 from kvbench.tasks.task import Ending, Final, InvalidSample, Sample
 
 if TYPE_CHECKING:
@@ -65,12 +68,35 @@ class EvictionResult:
     seconds: float | None
 
 
+class Failure(NamedTuple):
+    """Why there is no answer: the `error` of rows, and the traceback that it names unless the message was written for
+    the user.
+    """
+
+    error: str
+    trace: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Return the failure that an exception of a cell is."""
+        is_written = isinstance(error, ValueError) and not isinstance(error, Fault)
+        return cls(str(error)) if is_written else cls.traced(error)
+
+    @classmethod
+    def traced(cls, error: Exception) -> "Failure":
+        """Return the failure with the traceback of an exception."""
+        trace = "".join(traceback.format_exception(error))
+        kind = "" if isinstance(error, Fault) else f"{type(error).__name__}: "
+        return cls(f"{kind}{error}; traceback in {failure_path(trace)}", trace)
+
+
 @dataclass
 class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
     environment: the id that rows name. chunk: as of `TimedPrefill`.
     token_texts: of prompts by their hash, if positions are recorded. stepped: how a GPU launched the steps of cells.
+    traces: the tracebacks that rows name.
     """
 
     job: PrefillJob
@@ -84,6 +110,7 @@ class JobResult:
     chunk: int | str | None = None
     token_texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stepped: dict[str, str] = field(default_factory=dict)
+    traces: set[str] = field(default_factory=set)
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
@@ -112,11 +139,14 @@ class JobResult:
     def fail(
         self,
         sample: Sample | InvalidSample,
-        error: str,
+        error: str | Failure,
         cells: Iterable[Cell] | None = None,
         prompt: Prompt | None = None,
     ) -> None:
         """Add a row with an error for each of the cells, by default all, that lack the sample."""
+        if isinstance(error, Failure):
+            error, trace = error
+            self.traces |= {trace} if trace else set()
         missing = self.job.missing.get(sample.id, ())
         if cells is not None:
             failed = {cell.id for cell in cells}
@@ -138,6 +168,7 @@ class JobResult:
         for name in ("rows", "kept", "curves", "prompts", "timings"):
             getattr(self, name).extend(getattr(other, name))
         self.stepped |= other.stepped
+        self.traces |= other.traces
 
 
 def measured_row(

@@ -1,12 +1,18 @@
 """Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix."""
 
+import inspect
 import os
+import re
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 JSON_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
 JSON_KINDS |= {float: "a number", type(None): "null"}
 """A value that JSON gives, in words, by its type."""
+EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator: (can't allocate|not enough) memory")
+"""What torch's allocators, CUDA, Triton, cuBLAS and cuDNN say when memory has run out, in several RuntimeErrors."""
 
 
 class UserError(ValueError):
@@ -46,6 +52,61 @@ def refusing_panics(what: str) -> Iterator[None]:
         if not is_panic(error):
             raise
         raise UserError(f"{what}: {str(error).splitlines()[0][:200]}") from None
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether an exception says that memory has run out."""
+    says_so = isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
+    return says_so or type(error).__name__ == "OutOfMemoryError"
+
+
+def of_machine(error: Exception) -> bool:
+    """Return whether an exception says that memory has run out or that a device has failed, whoever used them."""
+    return out_of_memory(error) or isinstance(error, MemoryError) or type(error).__name__ == "AcceleratorError"
+
+
+class Fault(UserError):
+    """An exception of a part that others may write, such as a score. spoils: whether it wrote into what the model has
+    read: torch refuses that once it is done.
+    """
+
+    def __init__(self, message: str, part: Any) -> None:
+        super().__init__(message)
+        self.part, self.spoils = part, "Inplace update to inference tensor" in message
+
+
+@contextmanager
+def blaming(kind: str, part: Any, none: str = "") -> Iterator[None]:
+    """Raise Fault, which names the part and the line of its code, for an exception of the block that is neither for the
+    user nor of the machine.
+
+    none: what to do about None, where the exception is about it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError | OverLimit | StopRequested) or of_machine(error):
+            raise
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}{none if 'NoneType' in str(error) else ''}"
+        raise Fault(f"{named_part(kind, part, error)}: {text}", part) from error
+
+
+def named_part(kind: str, part: Any, error: Exception | None = None) -> str:
+    """Return the kind and name of a part; of one that is not kvbench's also the file and line of its class, or of the
+    innermost call that led to the error.
+    """
+    name = getattr(part, "name", None) or getattr(part, "kind", type(part).__name__)
+    named, package = f"{kind} {name}", type(part).__module__.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return named
+    file, line = "", 0
+    with suppress(OSError, TypeError):  # a class that was typed in may have no file
+        file, line = str(inspect.getsourcefile(type(part))), inspect.getsourcelines(type(part))[1]
+    for frame, number in traceback.walk_tb(error.__traceback__ if error else None):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            file, line = frame.f_code.co_filename, number
+    here = os.getcwd() + os.sep
+    return f"{named} ({file.removeprefix(here)}, line {line})" if file else named
 
 
 class StopRequested(Exception):

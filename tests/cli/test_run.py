@@ -124,6 +124,30 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     assert "Traceback" in file.read_text()
 
 
+def test_a_faulty_score_fails_its_own_rows_and_leaves_a_traceback(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    Path("scores").mkdir()
+    lines = [
+        "from dataclasses import dataclass",
+        "from kvbench.eviction.scores.score import Score",
+        "@dataclass(frozen=True)",
+        "class Mine(Score):",
+        "    name: str = 'mine'",
+        "    def __call__(self, layer, window, reduce):",
+        "        return window.queries",
+    ]
+    Path("scores/mine.py").write_text("\n".join(lines))
+    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", "score=attn,scores/mine.py", "budget=0.3")
+    assert finished.code == 4, finished.err
+    rows = rows_of(Path("out"))
+    assert {row.score for row in rows if row.error} == {"mine"} == {row.score for row in rows} - {"attn", None}
+    (file,) = Path("out/errors").iterdir()
+    assert {row.error for row in rows if row.error} == {
+        "score mine (scores/mine.py, line 7): AttributeError: 'NoneType' object has no attribute 'queries'; a score "
+        f"that reads `window` declares inputs = ScoreInputs(window=True); traceback in errors/{file.name}"
+    }
+    assert "return window.queries" in file.read_text()
+
+
 def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Both schedules in one command, every policy, each with its own prefills."""
     after = "schedule.evict_after=prompt,context"

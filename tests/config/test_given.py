@@ -67,11 +67,14 @@ def test_an_edited_file_is_another_cell(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def (", r"torch.py, line 1 does not load: SyntaxError: invalid syntax"),
+        ("def (", r"[^ ]+/torch.py, line 1 does not load: SyntaxError: invalid syntax"),
+        ("import not_there", r"[^ ]+/torch.py does not load: ModuleNotFoundError: No module named 'not_there'"),
         ("x = 1", "must define one score, a dataclass that derives from .*Score: it has none"),
         (FILE + "class Second(Age):\n    pass\n", "it has Age, Second"),
-        (FILE.replace("@dataclass(frozen=True)", ""), "Age is not a dataclass"),
-        (FILE.replace('"age"', '"attn"'), "names its score attn, and kvbench has a score of that name"),
+        (FILE.replace("@dataclass(frozen=True)", ""), "torch.py: Age is not a dataclass"),
+        (FILE.replace("(frozen=True)", ""), r"torch.py: Age is a dataclass that is not frozen: make it a @dataclass\("),
+        (FILE.replace('name: str = "age"', ""), r'torch.py: add `name: str = "torch"` to Age'),
+        (FILE.replace('name: str = "age"', 'name = "age"'), r'torch.py: add `name: str = "torch"` to Age'),
     ],
 )
 def test_a_bad_file_is_named(file: Path, text: str, message: str) -> None:
@@ -79,6 +82,15 @@ def test_a_bad_file_is_named(file: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         cells_of(f"score.path={file}")
     assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_group_is_refused_before_anything_runs(file: Path) -> None:
+    file.write_text(FILE.replace("signed = True", 'group = "median"'))
+    (cell,) = cells_of(f"score.path={file}")
+    with pytest.raises(
+        ValueError, match=r"score age \([^ ]+/torch.py, line 8\) has group='median'; allowed: mean, max,"
+    ):
+        cell.check()
 
 
 def test_a_file_beside_another_score_or_nowhere(file: Path) -> None:

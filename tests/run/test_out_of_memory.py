@@ -20,10 +20,11 @@ from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.memory import SHARE, halve_on_oom, out_of_memory, reads_at_once
+from kvbench.run.memory import SHARE, halve_on_oom, reads_at_once
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import ALL, prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
+from kvbench.support.errors import out_of_memory
 from tests.models.conftest import tiny_llama
 from tests.pretended_gpu import PretendedGpu
 from tests.run.test_prefill_job import cells, outcomes, samples_of

@@ -13,6 +13,7 @@ from kvbench.work.planned import plan_sweep
 from tests.plugins import install, made_up
 
 SCORE = "# A score of a test.\n_target_: {}\nname: mine\n"
+UNFROZEN = "from dataclasses import dataclass\n@dataclass\nclass Mine:\n    name: str"
 RECENCY = "kvbench.eviction.scores.recency.Recency"
 
 
@@ -140,13 +141,14 @@ def test_a_plugin_brings_groups_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         (SCORE.format("broken.Mine"), "import not_there", "broken.Mine does not load: ModuleNotFoundError: No module"),
         (SCORE.format("broken.Mine"), "", "broken.Mine does not load: "),
         (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is not a dataclass"),
+        (SCORE.format("broken.Mine"), UNFROZEN, "broken.Mine is a dataclass that is not frozen: make it a @dataclass("),
         (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
         (SCORE.format(RECENCY).replace("mine", "yours"), "", "says name: yours, but must say name: mine"),
         (SCORE.format(RECENCY) + "width: 3\n", "", "unknown setting score.width: allowed: name"),
         ("# Nothing but a name.\nname: mine\n", "", "names no class: add _target_: package.module.Class"),
         ("# No YAML.\nname: [\n", "", "cannot be read"),
     ],
-    ids=["import", "no class", "no dataclass", "no score", "name", "setting", "target", "yaml"],
+    ids=["import", "no class", "no dataclass", "not frozen", "no score", "name", "setting", "target", "yaml"],
 )
 def test_a_score_that_does_not_instantiate_is_refused_by_name(
     yaml: str,
@@ -161,7 +163,7 @@ def test_a_score_that_does_not_instantiate_is_refused_by_name(
     files = {"__init__.py": code, "conf/score/mine.yaml": yaml}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files)))
     message = refusal("plan score=mine", capsys)
-    assert says in message and ("score mine of plugin broken 1.0" in message or "unknown setting" in message)
+    assert says in message and "score mine of plugin broken 1.0: " in message
     assert main(["list", "scores"]) == 0
     assert "broken 1.0" in capsys.readouterr().out
 
@@ -229,3 +231,21 @@ class Mine(Recency):
     assert "policy=tova_obcache score=cake: refused: policy.window=1: score cake takes a variance" in printed
     for words in ([], ["budget=3"]):
         assert "--properties" in refusal(" ".join(("conform", "--properties", *words)), capsys)
+
+
+def test_a_misspelt_setting_of_a_plugin_s_policy_is_named_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the user types is named as it was typed."""
+    policy = "# A policy of a test.\n_target_: kvbench.eviction.policy.Policy\nname: mine\nwindw: 8\n"
+    files = {
+        "__init__.py": "",
+        "conf/policy/mine.yaml": policy,
+        "conf/policy/fine.yaml": policy[:-9].replace("mine", "fine"),
+    }
+    site = made_up(tmp_path, "misspelt", files)
+    monkeypatch.syspath_prepend(str(site))
+    file = site / "misspelt" / "conf" / "policy" / "mine.yaml"
+    message = refusal("plan policy=mine", capsys)
+    assert f"policy mine of plugin misspelt 1.0: {file}: unknown setting policy.windw: did you mean window?" in message
+    assert "plugin" not in refusal("plan policy=fine policy.windw=8", capsys)
