@@ -1,7 +1,7 @@
 """Linear layers of a float32 model on a CPU, in which a row should have the same bits in any number of rows.
 
 torch's own product and oneDNN's, with weights in its own layout, sum in different orders. Which one is faster depends
-on the processor and on the number of rows: `kvbench.models.loading.products` times both.
+on the processor and on the number of rows.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kvbench.models import bridge
+from kvbench.support.errors import UserError
+from kvbench.support.named import member
 
 Products = Literal["onednn", "torch", "mixed"]
 """oneDNN's products, torch's, or torch's for prompts and oneDNN's for decode batches."""
@@ -104,6 +106,28 @@ def has_products(model: Any) -> bool:
     """Return whether the products of a model can be chosen: float32 on a CPU, and a torch with oneDNN."""
     weights = model.get_input_embeddings().weight
     return weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def chosen_products(
+    model: Any, setting: Products | Literal["auto"], recorded: Products | None = None
+) -> Products | None:
+    """Return the products of a loaded model by `model.products`; None where there is no choice.
+
+    recorded: what `auto` takes without timing, as the earlier rows of a folder were made so; what times products is
+    an extra, without which `auto` is `onednn`. Raises UserError for products that the model cannot have.
+    """
+    if not has_products(model):
+        if setting in ("onednn", "mixed"):
+            weights = model.get_input_embeddings().weight
+            where = f"{str(weights.dtype).removeprefix('torch.')} on {weights.device.type}"
+            raise UserError(f"model.products={setting} needs float32 on a CPU, not {where}; allowed here: auto, torch")
+        return None
+    if setting != "auto":
+        return setting
+    head, fastest = model.get_output_embeddings(), member("cpu", "fastest_products")
+    if recorded is not None or fastest is None:
+        return recorded or "onednn"
+    return fastest.load()([layer for _, _, layer in plain_layers(model) if layer is not head])
 
 
 def plain_layers(model: Any) -> list[tuple[nn.Module, str, nn.Linear]]:

@@ -15,7 +15,7 @@ from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
 from kvbench.models.engine import Engine
-from kvbench.models.linear_layers import Products, use_products
+from kvbench.models.linear_layers import Products, chosen_products, use_products
 from kvbench.models.loading.architecture import (
     cache_heads,
     check_architecture,
@@ -28,7 +28,6 @@ from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.model_file import reader_of
 from kvbench.models.loading.process import default_threads, keep_freed_memory, make_deterministic
-from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, template_arguments
 from kvbench.models.loading.tokenizer_file import check_growth, check_reading
 from kvbench.models.loading.weights import LOCAL, from_folder, random, shape_config
@@ -37,6 +36,7 @@ from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, gi
 from kvbench.models.rope import length_rope
 from kvbench.models.wide_head import widen
 from kvbench.support.errors import MissingFile, UserError, is_panic
+from kvbench.support.named import member
 from kvbench.support.shared_gpus import processes_of_gpu
 
 
@@ -252,7 +252,10 @@ def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[
     Returns what to tell the user.
     """
     stored, quantised = model.dtype, getattr(model, "hf_quantizer", None) is not None
-    if spec.dtype != "auto" or device.type != "cpu" or quantised or stored.itemsize > 2 or not half_is_slower(stored):
+    half_is_slower = member("cpu", "half_is_slower")
+    if spec.dtype != "auto" or device.type != "cpu" or quantised or stored.itemsize > 2:
+        return ()
+    if half_is_slower is None or not half_is_slower.load()(stored):
         return ()
     model.float()
     name = str(stored).removeprefix("torch.")

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kvbench.models.linear_layers import LAYERS, Products, has_products, plain_layers, rows_agree
-from kvbench.support.errors import UserError
+from kvbench.models.linear_layers import LAYERS, Products, rows_agree
 from kvbench.support.paths import home
 
 VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
@@ -40,26 +39,6 @@ DTYPE_SHAPE = (256, 1536, 576)
 """Rows, outputs and inputs of the product that is timed in two dtypes."""
 
 Seconds = Mapping[str, float]
-
-
-def chosen_products(
-    model: Any, setting: Products | Literal["auto"], recorded: Products | None = None
-) -> Products | None:
-    """Return the products of a loaded model by `model.products`; None where there is no choice.
-
-    recorded: what `auto` takes without timing, as the earlier rows of a folder were made so. Raises UserError for
-    products that the model cannot have.
-    """
-    if not has_products(model):
-        if setting in ("onednn", "mixed"):
-            weights = model.get_input_embeddings().weight
-            where = f"{str(weights.dtype).removeprefix('torch.')} on {weights.device.type}"
-            raise UserError(f"model.products={setting} needs float32 on a CPU, not {where}; allowed here: auto, torch")
-        return None
-    if setting != "auto":
-        return setting
-    head = model.get_output_embeddings()
-    return recorded or fastest_products([layer for _, _, layer in plain_layers(model) if layer is not head])
 
 
 def fastest_products(layers: Sequence[nn.Linear]) -> Products:
