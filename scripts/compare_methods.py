@@ -29,8 +29,9 @@ from kvbench.records import read_rows
 from kvbench.report.plots.canvas import save, styled
 from kvbench.report.stats.intervals import mean_interval
 from kvbench.run.cell import Cell
-from kvbench.run.plan import plan, samples_of
+from kvbench.run.plan import plan
 from kvbench.run.prefill_job import prefill, prompt_of
+from kvbench.run.samples import samples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "methods.parquet"

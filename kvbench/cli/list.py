@@ -32,7 +32,7 @@ SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
 """Where a method has other defaults, as files and lists name it."""
-NO_SETTINGS = ("paper", "command", "plot")
+NO_SETTINGS = ("paper", "command", "plot", "attention")
 """Groups whose files hold no settings of a run."""
 REPORTS, SETTINGS, COLUMNS = "reports", "settings", "columns"
 OTHERS = (REPORTS, SETTINGS, COLUMNS)

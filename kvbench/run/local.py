@@ -20,10 +20,11 @@ from kvbench.records.environment import environment
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail, PromptRecord
 from kvbench.run.cell import check_model_unchanged, describe_model
-from kvbench.run.plan import PrefillGroup, PrefillJob, samples_of
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
 from kvbench.run.rows import Failure, JobResult
+from kvbench.run.samples import samples_of
 from kvbench.support.errors import OverLimit, UserError, out_of_memory
 from kvbench.tasks.task import InvalidSample, Sample, Task
 
@@ -36,6 +37,9 @@ class Local:
 
     def check(self, prepared: ModelInfo, group: PrefillGroup) -> None:
         check_group(prepared, group)
+
+    def samples(self, prepared: ModelInfo, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
+        return samples_of(prepared.tokenizer, group)
 
     def open(self, prepared: ModelInfo, results: ResultsFolder, progress: Progress) -> "LocalSession":
         progress.loading(prepared.spec.label)

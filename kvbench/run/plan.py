@@ -4,10 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.prompts.tokens import TokensOf, template_tokens
 from kvbench.run.cell import Cell, digest
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -151,18 +149,13 @@ def _group(cells: tuple[Cell, ...], recorded: set[tuple[str, int]]) -> PrefillGr
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
 
 
-def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
-    """Return the samples of which rows are missing, in ascending order."""
-    missing = [sample for job in group.jobs for sample in job.missing]
-    template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
-    return group.task.numbered_answers(TokensOf(tokenizer, template), missing)
-
-
-def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
-    """Jobs with their samples, each as soon as its last sample is made."""
+def jobs_with_samples(
+    made: Iterable[Sample | InvalidSample], group: PrefillGroup
+) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
+    """Yield jobs with their samples, each as soon as its last sample is made."""
     job_of = {sample: job for job in group.jobs for sample in job.missing}
     job_samples: dict[int, list[Sample | InvalidSample]] = {}
-    for sample in samples_of(tokenizer, group):
+    for sample in made:
         job = job_of[sample.id]
         samples = job_samples.setdefault(job.key, [])
         samples.append(sample)

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, jobs_with_samples
-from kvbench.run.procedure import Backend, Prepared, Procedure, Session, backend_of
+from kvbench.run.procedure import Backend, Procedure, Session, backend_of
 from kvbench.run.progress import Progress, RunStats, Unseen, WorkDone
 from kvbench.run.rows import JobResult
 from kvbench.support.errors import StopRequested
@@ -119,7 +119,7 @@ class _Run:
         self.works: list[WorkDone] = []
         self.outcome = RunStats()
 
-    def run_group(self, backend: Backend, prepared: Prepared, group: PrefillGroup, left: int) -> None:
+    def run_group(self, backend: Backend, prepared: Any, group: PrefillGroup, left: int) -> None:
         """Make and record the jobs that are left to this process. The model is opened for the first of them.
 
         left: jobs of this and all later groups.
@@ -127,7 +127,7 @@ class _Run:
         procedure: Procedure | None = None
         with ExitStack() as stack:
             try:
-                for place, (planned, samples) in enumerate(jobs_with_samples(prepared.tokenizer, group)):
+                for place, (planned, samples) in enumerate(jobs_with_samples(backend.samples(prepared, group), group)):
                     job = self._source.take(group, planned)
                     if job is None:
                         self._progress.elsewhere(len(planned.places))
@@ -162,7 +162,7 @@ class _Run:
                 self.outcome.errors += sum(row.error is not None for row in result.rows)
                 self._progress.recorded(result.rows)
 
-    def _session(self, backend: Backend, prepared: Prepared, spec: ModelSpec) -> Session:
+    def _session(self, backend: Backend, prepared: Any, spec: ModelSpec) -> Session:
         """Return the model, kept until another one is needed. Raises StopRequested if a stop was asked for."""
         if self._opened.session is None or self._opened.spec != spec:
             began = time.perf_counter() if self.works else self._began  # the first with the checks of all models

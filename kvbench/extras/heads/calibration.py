@@ -17,8 +17,9 @@ from kvbench.models.repeat import passes
 from kvbench.models.rope import KeyRotation, key_rotations
 from kvbench.run.cell import Cell
 from kvbench.run.local import check_group
-from kvbench.run.plan import Plan, samples_of
+from kvbench.run.plan import Plan
 from kvbench.run.prefill_job import prompt_of
+from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import InvalidSample
 

@@ -27,6 +27,7 @@ from kvbench.run.local import check_group
 from kvbench.run.plan import Plan, PrefillGroup, jobs_with_samples, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
+from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ALL_READ, SIZED_BUDGET, UNCHANGED, Claim, check
 from kvbench.support.plugins import foreign
@@ -177,7 +178,7 @@ def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Recorded]]:
     """Yield the records of each prefill job; a context that samples share is prefilled again for each of them."""
-    for job, samples in jobs_with_samples(model.tokenizer, group):
+    for job, samples in jobs_with_samples(samples_of(model.tokenizer, group), group):
         recorded = []
         for sample in samples:
             for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):

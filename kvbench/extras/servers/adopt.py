@@ -42,8 +42,8 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.extras.servers.run import Servers, prompt_for, read_tokenizer
     from kvbench.models.prompts.prompt import Prompt
     from kvbench.run.job_queue import JobQueue, RunContext
-    from kvbench.run.plan import samples_of
     from kvbench.run.runner import run
+    from kvbench.run.samples import samples_of
     from kvbench.tasks.task import Sample, Task
     from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import recorded_rows

@@ -20,10 +20,11 @@ from kvbench.models.prompts.raw_text import begin
 from kvbench.models.prompts.reasoning import final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
 from kvbench.run.cell import check_model_unchanged
-from kvbench.run.plan import PrefillGroup, PrefillJob, samples_of
+from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress, RunStats
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
+from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Final, InvalidSample, Sample, Task
@@ -101,6 +102,9 @@ class Servers:
 
     def check(self, prepared: Prepared, group: PrefillGroup) -> None:
         _check_group(prepared.tokenizer, group)
+
+    def samples(self, prepared: Prepared, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
+        return samples_of(prepared.tokenizer, group)
 
     def open(self, prepared: Prepared, results: ResultsFolder, progress: Progress) -> "Asking":
         return Asking(prepared.tokenizer, self._source, progress)

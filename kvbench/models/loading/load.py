@@ -25,10 +25,9 @@ from kvbench.models.loading.architecture import (
     text_config,
 )
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.model_file import reader_of
 from kvbench.models.loading.process import default_threads, keep_freed_memory, make_deterministic
-from kvbench.models.loading.spec import Backend, ModelSpec, template_arguments
+from kvbench.models.loading.spec import ModelSpec, template_arguments
 from kvbench.models.loading.tokenizer_file import check_growth, check_reading
 from kvbench.models.loading.weights import LOCAL, from_folder, random, shape_config
 from kvbench.models.prefill import Attend
@@ -36,7 +35,7 @@ from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, gi
 from kvbench.models.rope import length_rope
 from kvbench.models.wide_head import widen
 from kvbench.support.errors import MissingFile, UserError, is_panic
-from kvbench.support.named import member
+from kvbench.support.named import code_of, member
 from kvbench.support.shared_gpus import processes_of_gpu
 
 
@@ -317,16 +316,16 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
     )
 
 
-def prompt_attention(backend: Backend) -> Attend:
+def prompt_attention(name: str) -> Attend:
     """Return the function that `model.attention` names for reading prompts.
 
     sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
-    the reference. Others: `flash_attention`. Raises UserError if their package is missing.
+    the reference. Others: what a member of the group `attention` names. Raises UserError if its package is missing.
     """
-    return {"sdpa": fused, "eager": explicit}.get(backend) or flash_attention(backend)
+    return {"sdpa": fused, "eager": explicit}.get(name) or code_of("attention", name).attention_of(name)
 
 
-def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise UserError if a backend cannot run in this dtype on this device."""
-    if backend in SOURCES:
-        check_flash(backend, device, dtype)
+def check_attention(name: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UserError for attention that cannot run in this dtype on this device."""
+    if (brought := member("attention", name)) is not None:
+        brought.load().check(name, device, dtype)

@@ -15,6 +15,7 @@ from kvbench.cache.kernels.choice import Kernels, check_known
 from kvbench.models.loading.model_file import is_model_file, reader_of
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.named import named
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
 from kvbench.support.whole_file import check_size, sha256_of
@@ -22,8 +23,8 @@ from kvbench.support.whole_file import check_size, sha256_of
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in, but for half precision on a CPU where a
 product in float32 is faster."""
-Backend = Literal["sdpa", "eager", "flash", "flash3", "flash_hub", "flash3_hub"]
-"""Attention of the prefill, see `load.prompt_attention`."""
+ATTENTIONS = ("sdpa", "eager")
+"""Attention of the prefill, see `load.prompt_attention`; members of the group `attention` bring more."""
 CpuProducts = Literal["auto", "onednn", "torch", "mixed"]
 """Products of a float32 model on a CPU, see `kvbench.models.linear_layers`; `auto`: the fastest, by timing."""
 Chat = Literal["auto", "never", "required"]
@@ -105,11 +106,7 @@ class ModelSpec:
     revision: Annotated[str | None, Help("of a model of the hub: a commit or a tag")] = None
     dtype: Annotated[Dtype, Help("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
     attention: Annotated[
-        Backend,
-        Help(
-            "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or of "
-            "the Hub by kernels: flash_hub, flash3_hub"
-        ),
+        str, Help("attention during prefill: sdpa, eager (written out), or of a GPU, see kvbench list attentions")
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
@@ -159,6 +156,8 @@ class ModelSpec:
                 f"model.revision={self.revision}: model={self.name} has no revisions; set model.path=HUB_ID too"
             )
         check_ranges(self, "model")
+        if self.attention not in ATTENTIONS and self.attention not in (brought := named("attention")):
+            raise UserError(f"model.attention={self.attention}: allowed: {', '.join((*ATTENTIONS, *brought))}")
         if self.kernels is not None:
             check_known(self.kernels)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
@@ -312,13 +311,15 @@ def _checked(folder: Path, path: str) -> Path:
         )
     for file in (file for name in HASHED if name != WEIGHT_FILES for file in folder.glob(name)):
         check_size(file)
-    for source, named in _named_weights(folder, where).items():
-        if outside := [file for file in named if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
+    for source, weight_files in _named_weights(folder, where).items():
+        if outside := [
+            file for file in weight_files if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)
+        ]:
             raise MissingFile(
                 f"{where} holds {source}, which names {shortened(outside, 3)}; allowed: safetensors files in the "
                 "same folder; put the weights there (save_pretrained of transformers does)"
             )
-        if absent := [file for file in named if not (folder / file).is_file()]:
+        if absent := [file for file in weight_files if not (folder / file).is_file()]:
             raise MissingFile(
                 f"{where} holds {source}, but not {shortened(absent, 3)}, which it names: download the model again"
             )
@@ -327,10 +328,10 @@ def _checked(folder: Path, path: str) -> Path:
 
 def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
     """Return the files of weights that a configuration or an index names, by the name of that file."""
-    named: dict[str, list[str]] = {}
+    weight_files: dict[str, list[str]] = {}
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            named[index.name] = sorted(
+            weight_files[index.name] = sorted(
                 {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
             )
         except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError) as error:
@@ -338,8 +339,8 @@ def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
                 f"{where} holds {index.name}, which is not an index of weights: download it again"
             ) from error
     if weights := read_json(folder / "config.json").get("transformers_weights"):
-        named["config.json"] = [str(weights)]
-    return named
+        weight_files["config.json"] = [str(weights)]
+    return weight_files
 
 
 def _fetch(hub_id: str, revision: str | None) -> Path:

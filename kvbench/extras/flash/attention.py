@@ -40,7 +40,7 @@ SOURCES = {
 }
 
 
-def flash_attention(backend: str) -> Attend:
+def attention_of(backend: str) -> Attend:
     """Return the attention of a value of `model.attention` in ``SOURCES``. Raises UserError if its package is
     missing.
     """
@@ -64,7 +64,7 @@ def flash_attention(backend: str) -> Attend:
     return attend
 
 
-def check_flash(backend: str, device: torch.device, dtype: torch.dtype) -> None:
+def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise UserError if the device is no GPU of this kind or the dtype is not half precision."""
     if device.type != "cuda" or dtype.itemsize > 2:
         raise UserError(

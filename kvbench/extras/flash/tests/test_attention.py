@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from kvbench.cache.attention import AttentionParams, explicit
-from kvbench.models.loading import flash
+from kvbench.extras.flash import attention
 from kvbench.models.loading.load import check_attention, prompt_attention
-from kvbench.models.loading.spec import Backend
 from kvbench.support.errors import MissingFile
 
 
@@ -58,10 +57,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_func=flash_attn_func))
     monkeypatch.setitem(sys.modules, "flash_attn_interface", SimpleNamespace(flash_attn_func=flash_attn_3_func))
     monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
-    monkeypatch.setattr(flash, "find_spec", lambda name: name)
-    flash._function.cache_clear()
+    monkeypatch.setattr(attention, "find_spec", lambda name: name)
+    attention._function.cache_clear()
     yield asked
-    flash._function.cache_clear()
+    attention._function.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     ids=["plain", "cap", "narrow window", "cap and window"],
 )
 @pytest.mark.parametrize("rows", [1, 7, 40])
-@pytest.mark.parametrize("backend", flash.SOURCES)
+@pytest.mark.parametrize("backend", attention.SOURCES)
 def test_flash_is_asked_for_the_rule(
-    backend: Backend, rule: AttentionParams, rows: int, asked: list[tuple[str, int]]
+    backend: str, rule: AttentionParams, rows: int, asked: list[tuple[str, int]]
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
     queries = torch.randn(6, rows, 12, generator=generator)
@@ -106,9 +105,9 @@ def test_a_kernel_that_the_hub_does_not_have_and_sinks_are_refused_in_one_line(
         prompt_attention("flash3")(*parts, AttentionParams(0.3, sinks=torch.zeros(2)))
 
 
-@pytest.mark.parametrize("backend", flash.SOURCES)
+@pytest.mark.parametrize("backend", attention.SOURCES)
 def test_flash_runs_on_gpus_in_half_precision_only_and_version_3_on_hopper(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
+    backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match=rf"not on {device} in (bfloat16|float32): use model\.attention=sdpa"):
@@ -133,8 +132,8 @@ def test_flash_runs_on_gpus_in_half_precision_only_and_version_3_on_hopper(
         ("flash_hub", r"needs the package kernels: pip install kernels, or use model\.attention=sdpa"),
     ],
 )
-def test_flash_without_its_package_is_refused(backend: Backend, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash, "find_spec", lambda name: None)
+def test_flash_without_its_package_is_refused(backend: str, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=install):
         prompt_attention(backend)
     assert prompt_attention("eager") is explicit

@@ -1,0 +1,15 @@
+"""The samples of a group, as the tokenizer of its model makes them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvbench.models.prompts.tokens import TokensOf, template_tokens
+from kvbench.run.plan import PrefillGroup
+from kvbench.tasks.task import InvalidSample, Sample
+
+
+def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
+    """Yield the samples of which rows are missing, in ascending order."""
+    missing = [sample for job in group.jobs for sample in job.missing]
+    template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
+    return group.task.numbered_answers(TokensOf(tokenizer, template), missing)
