@@ -113,10 +113,7 @@ class ModelSpec:
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
-        Help(
-            "torch, a package of kernels, or on a GPU flash_attn or varlen; null: such a package on a GPU where it can "
-            "run, else torch"
-        ),
+        Help("torch, an extra's, on a GPU flash_attn or varlen; null: an extra's on a GPU where they run, else torch"),
     ] = None
     chat: Annotated[
         Chat, Help("a chat template is used when the tokenizer has one (auto), never, or always (required)")
@@ -159,8 +156,7 @@ class ModelSpec:
                 f"model.revision={self.revision}: model={self.name} has no revisions; set model.path=HUB_ID too"
             )
         check_ranges(self, "model")
-        if self.kernels is not None:
-            check_known(self.kernels)
+        check_known(self.kernels or "torch")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(
                 f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"
