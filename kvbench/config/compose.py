@@ -286,11 +286,9 @@ def _example(key: str, tree: Tree) -> str:
     group, _, name = key.partition(".")
     if key in EXAMPLES or "_target_" not in tree.get(group, ()):
         return EXAMPLES.get(key, Help.example)
-    notes = (
-        note for field, hint in annotated(class_of(group, tree[group])) if field == name for note in hint.__metadata__
-    )
+    notes = getattr(dict(annotated(class_of(group, tree[group]))).get(name), "__metadata__", ())
     note = next((note for note in notes if isinstance(note, Help)), Help(""))
-    return f"{note.example}{made(note.file, ' ({})') if note.file else ''}"
+    return note.example + made(note.file, " ({})")
 
 
 def as_yaml(tree: Tree) -> str:

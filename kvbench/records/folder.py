@@ -38,8 +38,7 @@ from kvbench.records.lines import listed, read_json, small_file
 from kvbench.support.errors import JSON_KINDS, UserError, naming
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
-NUMBERS = "probes"
-"""The folder of tables beside rows: numbers about the samples of some cells, a Parquet file each."""
+NUMBERS = "probes"  # of tables beside rows: numbers about samples of cells
 _FOLDERS = (
     *("rows", *SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
     *("jobs", "logs", "columns", NUMBERS),

@@ -14,10 +14,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Help:
-    """Meaning of a setting, in a few words, and what stands for its value where it has no default.
-
-    file: the kind of file that the setting names, of which a member of the group `maker` says how it is made.
-    """
+    """Meaning of a setting, in a few words; what stands for its value without a default, and the kind of its file."""
 
     text: str
     example: str = "VALUE"

@@ -73,8 +73,7 @@ def code_of(group: str, name: str) -> Any:
 
 def made(file: str, form: str = "; {}") -> str:
     """Return how a kind of file is made, in the words of what makes it, to follow a message: "" where nothing does."""
-    maker = member("maker", file)
-    return "" if maker is None else form.format(maker.says)
+    return form.format(maker.says) if (maker := member("maker", file)) else ""
 
 
 def read(file: Path) -> Named:

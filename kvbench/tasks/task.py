@@ -170,9 +170,7 @@ class TaskSettings:
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     shared_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
-    turn_divider = (
-        ""  # what divides prompts into turns, which `schedule.prefill_block=turn` evicts after: module:function
-    )
+    turn_divider = ""  # module:function that divides prompts into turns, for `schedule.prefill_block=turn`
     forces_answers = False  # the recorded answer is read, and the value of a row is its negative log-likelihood
     has_prompts = True  # whether a sample is a prompt of a known length, with an answer to it
     scores_text = False  # in place of an answer, the tokens of a text are scored while the cache is evicted from

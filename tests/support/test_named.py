@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import commands, main
-from kvbench.support.named import member
+from kvbench.support import named
+from kvbench.support.named import made, member
 from tests.plugins import made_up
 
 ROWS = "results/reference/variants.parquet"
@@ -85,3 +86,10 @@ def test_what_is_broken_is_named_and_stops_nothing_else(
 @pytest.mark.parametrize("name", ["../score/attn", "", "run.yaml", "no_such"])
 def test_only_a_name_is_a_member(name: str) -> None:
     assert member("command", name) is None
+
+
+def test_how_a_file_is_made_is_said_where_something_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made("head_table") == "; kvbench heads writes one" and made("head_table", " ({})")[:2] == " ("
+    assert made("nothing") == made("") == ""
+    monkeypatch.setattr(named, "own_sources", lambda: ())
+    assert made("head_table") == ""

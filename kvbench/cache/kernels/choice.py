@@ -4,9 +4,8 @@ torch       plain PyTorch for everything: runs everywhere; the others are tested
 flash_attn  flash-attn for the prefixes, PyTorch for the sums
 varlen      torch.nn.attention.varlen for the prefixes, PyTorch for the sums
 
-Extras bring packages of kernels, members of the group `kernels`: column sums over the observation window, frozen
-prefixes of a decode batch, and evictions of many cells. `keys` of its file name what it needs:
-{package: NAME, install: COMMAND}. A package is imported when it is chosen. None is replaced by another one silently.
+Extras bring packages of kernels, for sums, prefixes and evictions of many cells; their files of the group `kernels` may
+have `keys: {package: NAME, install: COMMAND}`. A package is imported when it is chosen, and never replaced silently.
 """
 
 import inspect
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 Kernels = str
-"""One of `choices`."""
-FLASH = "pip install 'kvbench[flash]' --no-build-isolation"
-"""The command that installs flash-attn."""
+FLASH = {"package": "flash_attn", "install": "pip install 'kvbench[flash]' --no-build-isolation"}
 
 
 @cache  # asked for in every step
@@ -36,15 +33,10 @@ def packages() -> dict[str, Named]:
     return named("kernels")
 
 
-def choices() -> tuple[Kernels, ...]:
-    """Return all kernels by name."""
-    return ("torch", *packages(), "flash_attn", "varlen")
-
-
 def check_known(kernels: Kernels) -> None:
     """Raise UserError for a name that no kernels have."""
-    if kernels not in choices():
-        raise UserError(f"model.kernels={kernels}: allowed: {', '.join(choices())}")
+    if kernels not in (known := ("torch", *packages(), "flash_attn", "varlen")):
+        raise UserError(f"model.kernels={kernels}: allowed: {', '.join(known)}")
 
 
 def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> None:
@@ -57,20 +49,17 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
         raise UserError(
             f"model.kernels={kernels} supports heads of at most 256, not {head_dim}: use model.kernels=torch"
         )
-    if is_package(kernels):
+    if kernels in packages():
         kernel_module("programs", kernels).check(device, dtype)
     elif device.type != "cuda" or dtype.itemsize > 2:
-        name = str(dtype).removeprefix("torch.")
         raise UserError(
-            f"model.kernels={kernels} runs on a GPU in bfloat16 or float16, not on {device.type} in {name}: "
-            "use model.kernels=torch"
+            f"model.kernels={kernels} runs on a GPU in bfloat16 or float16, not on {device.type} in "
+            f"{str(dtype).removeprefix('torch.')}: use model.kernels=torch"
         )
 
 
 def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> Kernels:
-    """Return kernels of a model, checked as above; for None those of a package on a GPU
-    where they can run, else plain PyTorch.
-    """
+    """Return kernels of a model, checked as above; None: a package on a GPU where it can run, else plain PyTorch."""
     if kernels is None:
         for package in packages() if device.type == "cuda" else ():
             with suppress(UserError):
@@ -82,8 +71,7 @@ def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torc
 
 def check_installed(kernels: Kernels) -> None:
     """Raise UserError, with the command that installs it, for a missing or too old package."""
-    needed = {"package": kernels, "install": FLASH} if kernels == "flash_attn" else {}
-    needed = packages()[kernels].keys if is_package(kernels) else needed
+    needed = packages()[kernels].keys if kernels in packages() else FLASH if kernels == "flash_attn" else {}
     if "package" in needed and find_spec(needed["package"]) is None:
         raise UserError(f"model.kernels={kernels}: not installed: {needed['install']}, or use model.kernels=torch")
     if kernels == "varlen":
@@ -99,23 +87,16 @@ def check_installed(kernels: Kernels) -> None:
 
 def column_sums_of(kernels: Kernels) -> Callable[..., Any] | None:
     """Return the chosen implementation of `column_sums`; None: plain PyTorch, chunk by chunk."""
-    return kernel_module("column_sums", kernels).column_sums if is_package(kernels) else None
+    return kernel_module("column_sums", kernels).column_sums if kernels in packages() else None
 
 
 def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     """Return the chosen implementation of `ragged_decode`; None: plain PyTorch."""
-    if is_package(kernels):
+    if kernels in packages():
         return kernel_module("ragged_decode", kernels).ragged_decode
     return None if kernels == "torch" else getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
 
 
-def is_package(kernels: Kernels) -> bool:
-    """Return whether kernels are a package, which has every operation."""
-    return kernels in packages()
-
-
 def kernel_module(operation: str, kernels: Kernels | None = None) -> Any:
-    """Return a module of a package of kernels by its name; None: of the first package, which a score of many cells
-    asks, for only a package makes such cells.
-    """
+    """Return a module of a package of kernels; None: of the first, whose cells' scores ask for it."""
     return import_module(f"{packages()[kernels or next(iter(packages()))].target}.{operation}")

@@ -102,9 +102,7 @@ def varlen(
 def check_softcap(kernels: str, softcap: float | None) -> None:
     """Raise UserError for kernels that cannot soft-cap logits, where the model does."""
     if kernels == "varlen" and softcap is not None:
-        raise UserError(
-            f"model.kernels=varlen does not support a soft cap, here {softcap}: use model.kernels=null or torch"
-        )
+        raise UserError(f"model.kernels=varlen does not support a soft cap, here {softcap}: use model.kernels=null")
 
 
 def merged(

@@ -3,8 +3,7 @@
 The numbers come from a file in one of two forms. DuoAttention (Xiao et al. 2024, https://arxiv.org/abs/2410.10819)
 publishes its trained `full_attention_heads.tsv` per model: a line per layer, a number per KV head, separated by tabs;
 the model is not named. A JSON object also holds the hash of the model and how the numbers were measured, such as
-KVzip's head scores on samples of another task (https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py in its
-code).
+KVzip's head scores on another task (https://arxiv.org/abs/2505.23416; `head` of attention/kvcache.py in its code).
 """
 
 import hashlib

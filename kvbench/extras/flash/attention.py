@@ -33,7 +33,7 @@ class Flash(NamedTuple):
 
 HOPPER = "python setup.py install in the folder hopper of github.com/Dao-AILab/flash-attention"
 SOURCES = {
-    "flash": Flash("flash_attn", FLASH),
+    "flash": Flash("flash_attn", FLASH["install"]),
     "flash3": Flash("flash_attn_interface", HOPPER, capability=9),
     "flash_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn2", 4)),
     "flash3_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn3", 1), 9),

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_segments, hidden
-from kvbench.cache.kernels.choice import Kernels, is_package, kernel_module, ragged_decode_of
+from kvbench.cache.kernels.choice import Kernels, kernel_module, packages, ragged_decode_of
 from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copy_marked, marks
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
@@ -228,7 +228,7 @@ class RaggedBatch(DecodeBatch):
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
         self._layers, self.decode = {}, ragged_decode_of(kernels)
-        self.tails: Any = kernel_module("tail", kernels) if is_package(kernels) else None
+        self.tails: Any = kernel_module("tail", kernels) if kernels in packages() else None
         self._past: dict[torch.device, Int[Tensor, ""]] = {}
         self._on_device = False
         self.uncaptured = f"model.kernels={kernels}" if self.decode is not None and self.tails is None else None

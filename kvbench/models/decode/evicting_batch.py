@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import is_package, kernel_module
+from kvbench.cache.kernels.choice import kernel_module, packages
 from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.score import AttentionCall
@@ -94,7 +94,7 @@ class EvictingBatch(DecodeBatch):
         groups: dict[Hashable, list[int]] = {}
         self._new, self._alone, self._rows = new, [], {}
         for cell, cache in self._open(range(self.num_active)):
-            fast = is_package(cache.kernels) and new == 1 and not cache.divides
+            fast = cache.kernels in packages() and new == 1 and not cache.divides
             if fast and kernel_module("evicting_slots", cache.kernels).can_evict(cache.evictor, cache.every):
                 groups.setdefault(_key(cache), []).append(cell)
             else:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.choice import check_installed, chosen_kernels, is_package
+from kvbench.cache.kernels.choice import check_installed, chosen_kernels, packages
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
@@ -224,7 +224,7 @@ def _attach(engine: Engine, spec: ModelSpec, recorded: Products | None) -> tuple
     bridge.attach(model)
     spec.adapt(engine)
     check_model(engine, expected)
-    if engine.uncaptured is None and is_package(engine.kernels):
+    if engine.uncaptured is None and engine.kernels in packages():
         engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
     return products, wide
 

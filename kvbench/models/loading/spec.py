@@ -110,10 +110,7 @@ class ModelSpec:
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
-        Help(
-            "torch, a package of kernels, or on a GPU flash_attn or varlen; null: such a package on a GPU where it can "
-            "run, else torch"
-        ),
+        Help("torch, an extra's, on a GPU flash_attn or varlen; null: an extra's on a GPU where they run, else torch"),
     ] = None
     chat: Annotated[
         Chat, Help("a chat template is used when the tokenizer has one (auto), never, or always (required)")

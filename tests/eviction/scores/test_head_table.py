@@ -84,7 +84,7 @@ def test_a_table_that_names_its_model_is_for_that_one_alone(tmp_path: Path) -> N
     HeadFile(((0.3, 0.1), (0.7, 1.0)), "mine", "abc").write(tmp_path / "heads.json")
     score = HeadTable(path=str(tmp_path / "heads.json"))
     score.check_model(2, 2, "abc")
-    with pytest.raises(ValueError, match=r"the table is of model mine \(abc\), not of this one \(abd\); write"):
+    with pytest.raises(ValueError, match=r"of model mine \(abc\), not of this one \(abd\); kvbench heads writes one$"):
         score.check_model(2, 2, "abd")
     with pytest.raises(ValueError, match="2 layers and 2 KV heads, the model 3 layers"):
         score.check_model(3, 2, "abc")
