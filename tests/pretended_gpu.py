@@ -318,9 +318,9 @@ class PretendedGpu:
         if isinstance(first, GpuTensor):
             if name in ("untyped_storage", "data_ptr"):
                 return getattr(first.held, name)()
-            if name == "tolist":
-                self.wait("tolist")
-                return first.held.tolist()
+            if name in ("tolist", "__float__", "__int__", "__index__"):
+                self.wait(name)
+                return getattr(first.held, name)()
             if name == "numpy":
                 raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
             if name == "contiguous":

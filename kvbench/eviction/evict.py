@@ -9,6 +9,7 @@ knows models, tasks or settings.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, get_args
 
 import torch
@@ -175,17 +176,20 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
     without the newest tokens that their windows skip.
 
     A score that reads every head by itself takes a stack of layers at once. Raises UserError for NaN or inf in the
-    cache or in a score, read from the device once all layers are ranked.
+    cache or in a score, read from the device once all layers are ranked, as layer weights are.
     """
-    by_head = is_separate(score) and all(weighs_no_layer(policy) for policy in policies)
-    layers = cache.stacked if by_head else cache.evictable
+    layers = cache.stacked if is_separate(score) else cache.evictable
     by_policy: list[list[Ranking]] = [[] for _ in policies]
-    finite: list[Tensor] = []
+    finite, members, skipped = list[Tensor](), iter(cache.evictable), policies[0].skipped
+    weights: list[list[float | Tensor]] = [[] for _ in policies]
     for layer in layers:
-        older = layer.without_newest(policies[0].skipped)
+        older, own = layer.without_newest(skipped), list(islice(members, layer.layers))
         raw = raw_scores(older, policies[0], score)
-        for policy, rankings in zip(policies, by_policy, strict=True):
-            rankings.append(rank_layer(older, policy, score, raw))
+        for policy, rankings, of_policy in zip(policies, by_policy, weights, strict=True):
+            rankings.append(rank_columns(raw, older, policy, score))
+            if not weighs_no_layer(policy):
+                parts = [older] if layer.layers == 1 else [part.without_newest(skipped) for part in own]
+                of_policy += _layer_weights(parts, policy, rankings[-1])
         ranked = (rankings[-1].scores.isfinite().all() for rankings in by_policy)
         finite.append(torch.stack((*layer.finite, *ranked)))
     device = finite[0].device if finite else None  # layers may lie on several GPUs
@@ -202,7 +206,7 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
             )
         where = f"score {score.name} of layer {layer.index}"
         raise UserError(f"{where} is not finite: NaN or inf in the observed queries")
-    return [Rankings(rankings) for rankings in by_policy]
+    return [Rankings(rankings, _read(of_policy)) for rankings, of_policy in zip(by_policy, weights, strict=True)]
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:
@@ -271,11 +275,28 @@ def scored(score: Score, layer: LayerCache, window: ObservationWindow | None, re
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
     """Return the ranking of a dense layer, with its layer weight."""
-    rows = layer.observed(policy.layer_rows(layer.lengths[0])) if policy.layers.reads_rows else None
     ranking = rank_columns(raw, layer, policy, score)
-    with blaming("allocation", policy.layers):
-        layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
-    return replace(ranking, layer_weight=layer_weight)
+    (layer_weight,) = _layer_weights([layer], policy, ranking)
+    return replace(ranking, layer_weight=float(layer_weight))
+
+
+def _layer_weights(layers: Sequence[LayerCache], policy: Policy, ranking: Ranking) -> list[float | Tensor]:
+    """Return the weights of dense layers by their ranking, of a stack if they are several."""
+    scores, weights = ranking.scores.unflatten(0, (len(layers), -1)), list[float | Tensor]()
+    for layer, of_layer in zip(layers, scores, strict=True):
+        rows = layer.observed(policy.layer_rows(layer.lengths[0])) if policy.layers.reads_rows else None
+        with blaming("allocation", policy.layers):
+            weights.append(policy.layers.layer_weight(layer, rows, of_layer, policy.recent_tokens))
+    return weights
+
+
+def _read(numbers: Sequence[float | Tensor]) -> list[float]:
+    """Return numbers, with one wait for those on devices."""
+    on_device = [number for number in numbers if isinstance(number, Tensor)]
+    if not on_device:
+        return [float(number) for number in numbers]
+    read = torch.stack([number.to(on_device[0].device, non_blocking=True) for number in on_device]).tolist()
+    return [read.pop(0) if isinstance(number, Tensor) else number for number in numbers]
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:

@@ -234,7 +234,7 @@ class IncrementalEviction:
             observed, scores = window and window.last(policy.layer_rows(window.queries.shape[1])), ranking.real_scores
             with blaming("allocation", policy.layers):
                 layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.recent_tokens)
-            ranking = replace(ranking, layer_weight=layer_weight)
+            ranking = replace(ranking, layer_weight=float(layer_weight))
         return layer, ranking
 
     def _after_prompt(self, ranking: Ranking, layer: LayerCache) -> Ranking:

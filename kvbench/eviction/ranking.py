@@ -153,15 +153,24 @@ class Ranking:
 class Rankings(tuple[Ranking, ...]):
     """The rankings of all layers, in order.
 
-    stacks: the same rankings, of several layers at a time where these lie in one array.
+    stacks: the same rankings, of several layers at a time where these lie in one array. layer_weights: of all layers,
+    if they are weighed.
     """
 
     stacks: tuple[Ranking, ...]
 
-    def __new__(cls, stacks: Iterable[Ranking]) -> "Rankings":
-        stacks = tuple(stacks)
-        rankings = super().__new__(cls, (layer for stack in stacks for layer in stack.by_layer()))
-        rankings.stacks = stacks
+    def __new__(cls, stacks: Iterable[Ranking], layer_weights: Sequence[float] = ()) -> "Rankings":
+        stacks, weights = list(stacks), iter(layer_weights)
+        layers = list[Ranking]()
+        for place, stack in enumerate(stacks):
+            of_stack = stack.by_layer()
+            if layer_weights:
+                of_stack = [replace(layer, layer_weight=next(weights)) for layer in of_stack]
+            if stack.layers == 1:  # one ranking, whose orders are cached once
+                (stacks[place],) = of_stack
+            layers += of_stack
+        rankings = super().__new__(cls, layers)
+        rankings.stacks = tuple(stacks)
         return rankings
 
     def tally(self, asked: Sequence[tuple[int, int] | None]) -> None:
@@ -172,7 +181,8 @@ class Rankings(tuple[Ranking, ...]):
         parts, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
         for stack in self.stacks:
             of_stack = [(start + place, each) for place, each in enumerate(asked[start:][: stack.layers]) if each]
-            if stack.layers > 1 and stack.candidates and len(of_stack) == stack.layers:
+            together = stack.layers > 1 or stack.scores.device.type != "cpu"  # otherwise nothing waits
+            if together and stack.candidates and len(of_stack) == stack.layers:
                 parts.append(_counts_beyond(stack, [each for _, each in of_stack]))
                 known += of_stack
             start += stack.layers

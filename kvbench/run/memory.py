@@ -6,7 +6,7 @@ part is padded to the rows of a full batch, whose missing cells hold nothing, so
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -129,16 +129,23 @@ def reads_at_once(engine: Engine, tokens: int, rows: int, sums: int) -> bool:
     return caches + passes <= SHARE * engine.counters.room
 
 
-def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> Iterator[list[T]]:
-    """Cells in order, as many at a time as should fit into `free` bytes: at most `most`, at least one."""
-    part: list[T] = []
+def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> list[list[T]]:
+    """Return cells in order, as many at a time as should fit into `free` bytes: at most `most`, at least one.
+
+    Parts are of one size, but for the last, where no more of them are needed then: one room serves them all.
+    """
+    parts: list[list[T]] = []
+
+    def fits(part: Sequence[T]) -> bool:
+        return len(part) == 1 or (len(part) <= most and sum(map(bytes_of, part)) <= SHARE * free)
+
     for cell in cells:
-        if part and (len(part) == most or sum(map(bytes_of, part)) + bytes_of(cell) > SHARE * free):
-            yield part
-            part = []
-        part.append(cell)
-    if part:
-        yield part
+        if not parts or not fits([*parts[-1], cell]):
+            parts.append([])
+        parts[-1].append(cell)
+    size = -(-len(cells) // max(1, len(parts)))
+    even = [list(cells[start : start + size]) for start in range(0, len(cells), max(1, size))]
+    return even if all(map(fits, even)) else parts
 
 
 def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:

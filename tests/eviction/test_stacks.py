@@ -7,7 +7,7 @@ import torch
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.allocation.heads import BinaryHeads, ChunkHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
-from kvbench.eviction.allocation.layers import GlobalLayers
+from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, LazyLayers, PreferenceLayers
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, is_separate
 from kvbench.eviction.policy import Policy
@@ -33,6 +33,9 @@ POLICIES = {
     "safeguard": replace(WINDOW, heads=SafeguardHeads(alpha=0.7)),
     "layers by their scores": replace(WINDOW, layers=GlobalLayers()),
     "whole heads": replace(WINDOW, layers=GlobalLayers(), heads=BinaryHeads()),
+    "layers by entropy": replace(WINDOW, layers=EntropyLayers(), heads=FlatHeads()),
+    "layers by preference": replace(WINDOW, layers=PreferenceLayers()),
+    "lazy layers": replace(WINDOW, layers=LazyLayers()),
     "query heads": replace(WINDOW, layout="query_heads"),
     "a window that ends earlier": replace(WINDOW, window_skips=3),
 }
@@ -66,6 +69,7 @@ def assert_equal(eviction: Eviction) -> None:
     assert [stack.layers for stack in ranked.stacks] == [3, 2]
     for ranking, alone in zip(ranked, eviction.rank(CACHE), strict=True):
         assert torch.equal(ranking.scores, alone.scores) and torch.equal(ranking.unpooled, alone.unpooled)
+        assert ranking.layer_weight == alone.layer_weight
     decision, expected = eviction.decide(IN_STACKS, ranked), eviction.decide(CACHE)
     assert torch.equal(decision.lengths, expected.lengths)
     for kept, mask in zip(decision.kept, expected.kept, strict=True):

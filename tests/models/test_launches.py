@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import CutCache, KVCache, compact
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
@@ -209,3 +209,25 @@ def test_evictions_and_steps_of_a_batch_launch_and_wait_little() -> None:
         assert five.waits == three.waits and (five.other_waits - three.other_waits) / 2 <= STEP_WAITS, name
     evictions = [count for name, count in counts.items() if name.startswith("eviction")]
     assert len(evictions) == 4 and all(each.waits == 0 and each.other_waits <= EVICTION_WAITS for each in evictions)
+
+
+def cut(full: KVCache, policy: Policy, budget: int) -> CutCache:
+    decision = Eviction(policy, Attention(), TokenBudget(budget)).decide(full)
+    return CutCache(full, decision.kept, decision.lengths)
+
+
+@pytest.mark.parametrize(("kind", "launches"), [("own copy", 14), ("another record", 0)])
+def test_a_cell_that_is_cut_from_no_stack_leaves_the_others_together(kind: str, launches: int) -> None:
+    """A cell with a copy of its own, or over the same full cache with other records, as after a repetition."""
+
+    def work(gpu: PretendedGpu, layers: int) -> None:
+        engine = small_engine(layers, max_batch=CELLS, kernels="triton")
+        full = engine.prefill(torch.arange(TOKENS), {8}).cache
+        cells: list[KVCache | CutCache] = [cut(full, RAGGED, 30 + cell) for cell in range(CELLS - 1)]
+        other = full.with_evictable([replace(layer, windows=()) for layer in full.evictable])
+        cells.insert(3, compact(full, cells[0].kept) if kind == "own copy" else replace(cells[0], whole=other))
+        with gpu.section("batch"):
+            RaggedBatch(cells, CELLS, 4, "triton")
+
+    count = counted(work)["batch"]
+    assert count.launches <= launches and count.waits == 0, count

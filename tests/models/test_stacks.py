@@ -2,6 +2,7 @@
 layers and caches of their own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,7 +64,13 @@ def test_cells_are_copied_into_their_batch(
         assert (cut.bytes_held, cut.bytes_allocated) == (own.bytes_held, own.bytes_allocated)
         copied = cache.with_evictable([layer.copied for layer in cut.evictable])
         assert all(torch.equal(*pair) for pair in zip(_pairs(copied), _pairs(own), strict=True))
-    straight, expected = (RaggedBatch(caches, 4, 5, kernels) for caches in (cuts, smaller))
+    expected = RaggedBatch(smaller, 4, 5, kernels)
+    repeated = replace(cuts[0], whole=cache.with_evictable(cache.evictable))
+    for caches in (cuts, [repeated, *cuts[1:]], [*cuts[:1], smaller[1], *cuts[2:]], [smaller[0], *cuts[1:]]):
+        assert_same_batch(RaggedBatch(caches, 4, 5, kernels), expected)
+
+
+def assert_same_batch(straight: RaggedBatch, expected: RaggedBatch) -> None:
     assert straight.peak_bytes == expected.peak_bytes and straight.bytes_read(1, 0, 4) == expected.bytes_read(1, 0, 4)
     assert list(straight._layers) == list(expected._layers)
     for layer, other in zip(straight._layers.values(), expected._layers.values(), strict=True):

@@ -1,19 +1,24 @@
 """Launched operations and waits of the evictions of a prompt, on the pretended GPU: they do not grow with layers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from kvbench.cache.kernels.flat import Rooms
-from kvbench.eviction.allocation.heads import SafeguardHeads
+from kvbench.eviction.allocation.heads import FlatHeads, SafeguardHeads
+from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
-from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.attn import Attention, Cake
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -25,7 +30,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cells
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
-from tests.models.counted import TOKENS, counted, small_engine
+from tests.models.counted import TOKENS, Count, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
 from tests.questions import Questions
 from tests.run.test_prefill_job import cells, samples_of
@@ -39,6 +44,12 @@ METHODS = (
     (Policy("streaming_llm", window=1, sink=4, state="none", accepts=("budget",)), Recency()),
     (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
 )
+WEIGHED = (
+    (replace(SNAPKV, name="lava", heads=FlatHeads(), layers=EntropyLayers()), Lava()),
+    (replace(SNAPKV, name="cake", layers=PreferenceLayers()), Cake()),
+)
+WEIGHT = 10
+"""Launches of the weight of a layer."""
 BUDGETS = (100, 80, 60, 40)
 RANKED = 5
 """Rankings of these methods."""
@@ -46,14 +57,17 @@ LAUNCHES, WAITS = 229, 10
 """Of all 24 cells, from the prefill to the batch that decodes: limits that may only fall."""
 
 
-def test_evictions_of_a_prompt() -> None:
+def evictions(methods: Sequence[tuple[Policy, Score]]) -> tuple[Count, PretendedGpu]:
+    """Launches and waits of the evictions of cells with these methods and all budgets; the GPU of four layers."""
+    gpus = []
+
     def work(gpu: PretendedGpu, layers: int) -> None:
         engine = small_engine(layers, max_batch=24, kernels="triton")
         cells = [
             Cell(
                 ModelSpec("reference"), Questions(), policy, score, TokenBudget(pairs), Schedule("context"), 0, "", None
             )
-            for policy, score in METHODS
+            for policy, score in methods
             for pairs in BUDGETS
         ]
         prefilled = engine.prefill(torch.arange(TOKENS), {1, 16})
@@ -62,12 +76,25 @@ def test_evictions_of_a_prompt() -> None:
             outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
             batch_of(engine, [each for each in outcomes if isinstance(each, HeldCache)], 32)
         assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
-        scattered = [number for name, number in gpu.launches["evict"].items() if name.startswith("scatter")]
-        assert sum(scattered) == RANKED, "a GPU sorts for a scatter: one for each ranking, none for each budget"
+        gpus.append(gpu)
 
-    count = counted(work)["evict"]
+    return counted(work)["evict"], gpus[-1]
+
+
+def test_evictions_of_a_prompt() -> None:
+    count, gpu = evictions(METHODS)
     assert count.launches == count.waits == 0, "nothing is launched for each layer"
     assert count.other_launches <= LAUNCHES and count.other_waits <= WAITS, count
+    scattered = [number for name, number in gpu.launches["evict"].items() if name.startswith("scatter")]
+    assert sum(scattered) == RANKED, "a GPU sorts for a scatter: one for each ranking, none for each budget"
+
+
+@pytest.mark.parametrize("method", WEIGHED, ids=lambda method: method[0].name)
+def test_weighed_layers_are_read_at_once(method: tuple[Policy, Score]) -> None:
+    """A layer launches what its weight is made of."""
+    count, _ = evictions([method])
+    assert count.waits == 0 and count.launches <= WEIGHT, count
+    assert count.other_waits <= 3 + len(BUDGETS), count
 
 
 PROMPT_WAITS = 9

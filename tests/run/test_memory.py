@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from kvbench.cache.kernels.flat import Rooms
 from kvbench.cache.kv_cache import KVCache, storage_bytes
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
@@ -37,6 +38,7 @@ from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
 from tests.models.families import tiny
+from tests.pretended_gpu import PretendedGpu
 from tests.run.test_prefill_job import cells, outcomes, samples_of
 
 ASKED = cells("0.2", "0.4", "0.6", "30", "40")
@@ -168,6 +170,9 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     sizes = {"a": 30, "b": 30, "c": 50, "d": 200, "e": 10}
     assert list(split_to_fit("abcde", sizes.__getitem__, 100, 9)) == [["a", "b"], ["c"], ["d"], ["e"]]
     assert list(split_to_fit("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert [len(part) for part in split_to_fit(range(14), lambda cell: 9, 100, 12)] == [7, 7], "not 10 and 4"
+    assert [len(part) for part in split_to_fit(range(7), lambda cell: 9, 100, 4)] == [4, 3]
+    assert split_to_fit("", sizes.__getitem__, 100, 9) == []
     expected, batches = outcomes(run(model)), []
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
     batches_by(lambda caches, *rest: batches.append(held := list(caches)) or RaggedBatch(held, *rest), monkeypatch)
@@ -188,6 +193,25 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
         evicting = replace(laid_out, schedule=replace(cell.schedule, decode_every=1))
         assert cell_bytes(evicting, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
         assert cache.bytes_held == group * 20 * pair_bytes
+
+
+class User:
+    """What lies in a room."""
+
+
+def test_parts_that_do_not_fit_together_take_one_room() -> None:
+    """Of 14 cells 10 fit, and no second room beside theirs: what is captured serves both parts of every prompt."""
+    with PretendedGpu(total=10_000_000, interpret=False):
+        rooms, seen, like = Rooms(), [], torch.zeros(1, 64, dtype=torch.bfloat16, device="cuda")
+        for _ in range(3):
+            for part in split_to_fit(range(14), lambda cell: 9, 100, 12):
+                user = User()
+                room = rooms.take(user, like, 2, 8 * len(part), (2000 * len(part), 500, 32))
+                assert room is not None
+                seen.append(bool(room.captured))
+                room.captured["step"] = True
+                del user, room
+    assert seen == [False, *(True,) * 5]
 
 
 RANKED = (

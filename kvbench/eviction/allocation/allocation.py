@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked
@@ -133,8 +134,10 @@ class Layers:
 
     def layer_weight(
         self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
-    ) -> float:
-        """Return the weight of a layer, given the scores of its candidates. Default: 1."""
+    ) -> float | Tensor:
+        """Return the weight of a layer, given the scores of its candidates: a number, or one that is still on the
+        device, so that the weights of all layers are read at once. Default: 1.
+        """
         return 1.0
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:

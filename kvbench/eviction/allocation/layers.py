@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kvbench.cache.kernels.column_sums import EPSILON
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
@@ -107,7 +109,7 @@ class EntropyLayers(Layers):
 
     def layer_weight(
         self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
-    ) -> float:
+    ) -> Tensor:
         return entropy(candidates)
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
@@ -152,13 +154,13 @@ class PreferenceLayers(Layers):
 
     def layer_weight(
         self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
-    ) -> float:
+    ) -> float | Tensor:
         assert window is not None
         parts = [
             preference(part, window.of_heads(heads, layer.cache_heads), recent, seeing=self.queries == "all")
             for heads, part in dense_parts(layer)
         ]
-        dispersion, shift = map(math.fsum, zip(*parts, strict=True))
+        dispersion, shift = (of[0] if len(of) == 1 else math.fsum(map(float, of)) for of in zip(*parts, strict=True))
         shift_factor = shift ** (1 / self.tau2) if window.lse.shape[1] > 1 else 1
         return dispersion ** (1 / self.tau1) * shift_factor
 
@@ -211,11 +213,11 @@ class LazyLayers(Layers):
 
     def layer_weight(
         self, layer: LayerCache, window: ObservationWindow | None, candidates: Ranked, recent: int
-    ) -> float:
+    ) -> Tensor:
         assert window is not None
         weights, stop = received(layer, window, "mean").double(), layer.lengths[0] - recent
         evictable = weights[:, stop - candidates.shape[1] : stop]
-        return float(weights.sum() - evictable.sum()) / weights.shape[0]
+        return (weights.sum() - evictable.sum()) / weights.shape[0]
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         limits = terms.limits(len(layer_weights))
@@ -355,34 +357,33 @@ def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
         budgets[index] += sign * (part + (place < rest))
 
 
-def entropy(scores: Ranked) -> float:
+def entropy(scores: Ranked) -> Float[Tensor, ""]:
     """-sum p log p / log(number of scores), with p the scores of all heads of a layer divided by their sum.
 
     LAVa, equation 7 as in its code. 0 for scores without any mass, 1 for a single one that has some.
     """
     mass = scores.double().flatten()
-    total = float(mass.sum())
-    if total <= 0:
-        return 0.0
-    if mass.numel() == 1:
-        return 1.0
+    total = mass.sum()
     p = mass / total
-    return float(-torch.xlogy(p, p).sum()) / math.log(mass.numel())
+    spread = torch.ones_like(total) if mass.numel() == 1 else -torch.xlogy(p, p).sum() / math.log(mass.numel())
+    return spread.masked_fill(total <= 0, 0.0)
 
 
-def preference(layer: LayerCache, window: ObservationWindow, recent: int, seeing: bool = False) -> tuple[float, float]:
+def preference(
+    layer: LayerCache, window: ObservationWindow, recent: int, seeing: bool = False
+) -> tuple[float | Tensor, float | Tensor]:
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
     A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all. A single row has no
-    shift.
+    shift. What a kernel sums stays on the device.
     """
     stop, count = layer.lengths[0] - recent, window.lse.shape[1]
     fast = fused_sums(layer, window, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
     if fast is not None and count > 1:
         variance = over_seeing(fast["attn"] / count, fast["attn_variance"], count) if seeing else fast["attn_variance"]
         kernel_dispersion, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
-        return max(0.0, float(kernel_dispersion)), float(shift)
+        return kernel_dispersion.clamp_min(0), shift
     dispersion = 0.0
     for block, num_tokens in blocks(layer, window):
         for chunk in chunks(layer, block, num_tokens):

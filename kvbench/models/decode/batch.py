@@ -238,17 +238,17 @@ class RaggedBatch(DecodeBatch):
         place: Place | None = None if self.room is None else self.room.place
         if place is None and self.decode is not None:
             place = partial(import_module("kvbench.cache.kernels.flat").placed, max_new_tokens)
-        if place is not None and wholes[0] is not None and all(each is wholes[0] for each in wholes):
+        if place is not None and (whole := _common(wholes)) is not None:
             by_layer = list(zip(*map(reversed, remaining), strict=True))
             cut = [layers for layers in by_layer if isinstance(layers[0], CutLayer)]
             remaining = [[layer for layer in layers if not isinstance(layer, CutLayer)] for layers in remaining]
-            for stack in wholes[0].stacked:
+            for stack in whole.stacked:
                 self._layers |= _flat(stack, cut[: stack.layers], place)
                 del cut[: stack.layers]
         while remaining[0]:
             layers = [cache_layers.pop() for cache_layers in remaining]
-            copied = [layer.copied if isinstance(layer, CutLayer) else layer for layer in layers]
-            flat = None if copied[0].sliding_window is not None else place
+            flat = None if layers[0].sliding_window is not None else place
+            copied = _copied(layers, together=flat is not None)
             self._layers[copied[0].index] = _joined(copied, flat) if flat else _order(copied, max_new_tokens)
         self._layers = dict(sorted(self._layers.items()))
 
@@ -435,6 +435,42 @@ def sinks_by_row(
     if sinks is None:
         return None
     return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
+
+
+def _common(wholes: Sequence[KVCache | None]) -> KVCache | None:
+    """Return the full cache that all cells are cut from, with stacks if any of its equals has them; None: there is
+    none.
+    """
+    caches = [whole for whole in wholes if whole is not None]
+    if len(caches) < len(wholes) or any(each.layers[0].keys is not caches[0].layers[0].keys for each in caches):
+        return None
+    return next((whole for whole in caches if whole.stacks), caches[0])
+
+
+def _copied(layers: Sequence[LayerCache | CutLayer], together: bool) -> list[LayerCache]:
+    """Return a layer of all cells as each keeps it. together: copy at once what several keep of one full layer."""
+    cut = [layer for layer in layers if isinstance(layer, CutLayer) and not layer.keeps_all]
+    if not together or any(layer.whole.keys is not cut[0].whole.keys for layer in cut):
+        cut = []
+    copies = iter(_cut_together(cut))
+    shared = set(map(id, cut))
+    return [
+        next(copies) if id(layer) in shared else layer.copied if isinstance(layer, CutLayer) else layer
+        for layer in layers
+    ]
+
+
+def _cut_together(cut: Sequence[CutLayer]) -> list[LayerCache]:
+    """Return what cells keep of one full layer, without positions, as views of one copy."""
+    if not cut:
+        return []
+    whole, pairs = cut[0].whole, [sum(layer.lengths) for layer in cut]
+    stores = [part.new_empty(sum(pairs), part.shape[1]) for part in (whole.keys, whole.values)]
+    copy_marked(whole, marks(whole, [cut]), stores)
+    none, parts = whole.positions[:0], zip(cut, *(store.split(pairs) for store in stores), strict=True)
+    return [
+        replace(whole, keys=keys, values=values, positions=none, offsets=layer.offsets) for layer, keys, values in parts
+    ]
 
 
 def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], place: Place) -> dict[int, RaggedLayer]:

@@ -81,9 +81,9 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
 
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
     rows = layer.observed(17)
-    expected = preference(layer, rows, 5)
+    expected = tuple(map(float, preference(layer, rows, 5)))
     monkeypatch.setattr("kvbench.eviction.allocation.layers.chunks", None)
-    statistics = preference(layer, with_triton(rows), 5)
+    statistics = tuple(map(float, preference(layer, with_triton(rows), 5)))
     assert statistics == pytest.approx(expected, rel=2e-5) and min(expected) > 0
 
 
