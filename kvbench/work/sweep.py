@@ -123,10 +123,13 @@ def rows_of(sweep: Sweep) -> list[Row]:
 
 def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
+    models = {cell.model for cell in sweep.plan.cells}
+    devices = set[Any]().union(*(backend_of(model).devices(model) for model in models))
+    gpus = sum(device.type == "cuda" for device in devices) / processes_of_gpu()
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
-        screen.progress(sweep.plan, _gpus(sweep.plan)) as progress,
+        screen.progress(sweep.plan, gpus) as progress,
     ):
         run_context = RunContext(
             seconds=sweep.where.lease_seconds,
@@ -137,7 +140,7 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
             stop=stop,
             tell=screen.tell,
         )
-        jobs = JobQueue(sweep.results, _with_devices(run_context, sweep.plan))
+        jobs = JobQueue(sweep.results, _with_devices(run_context, devices, sweep.plan.rows_to_do))
         outcome = run(sweep.plan, sweep.results, jobs, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
     shared = f" from {count_noun(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
@@ -151,24 +154,13 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
     return outcome.errors
 
 
-def _devices(plan: Plan) -> set[Any]:
-    """Return the devices that the models of a plan take."""
-    return set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
-
-
-def _gpus(plan: Plan) -> float:
-    """Return how many GPUs this process takes: of one that n processes share, 1 / n."""
-    return sum(device.type == "cuda" for device in _devices(plan)) / processes_of_gpu()
-
-
-def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
+def _with_devices(run_context: RunContext, devices: set[Any], rows_to_do: int) -> RunContext:
     """Return the context of a run that takes the devices of its models, and reads their energy."""
-    devices = _devices(plan)
     if not devices:
         return run_context
     from kvbench.run.energy import energy_meter
 
-    meter, sharing = energy_meter(devices) if plan.rows_to_do else None, processes_of_gpu()
+    meter, sharing = energy_meter(devices) if rows_to_do else None, processes_of_gpu()
     joules = meter and (lambda: meter() / sharing)
     return replace(run_context, devices=len(devices) / sharing if sharing > 1 else len(devices), joules=joules)
 

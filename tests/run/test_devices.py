@@ -165,13 +165,10 @@ def test_processes_of_a_gpu_have_equal_parts_of_it(
 
 def test_what_a_process_holds_of_a_shared_gpu_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hours of a device, and its energy."""
-    backend = SimpleNamespace(devices=lambda model: {FIRST})
-    monkeypatch.setattr(work_sweep, "backend_of", lambda model: backend)
     monkeypatch.setattr(energy, "energy_meter", lambda devices: lambda: 100.0)
-    plan: Any = SimpleNamespace(cells=[SimpleNamespace(model=None)], rows_to_do=1)
     for processes, held in (("1", 1), ("4", 0.25)):
         monkeypatch.setenv(PROCESSES, processes)
-        context = work_sweep._with_devices(RunContext(), plan)
+        context = work_sweep._with_devices(RunContext(), {FIRST}, 1)
         assert context.devices == held and context.joules is not None and context.joules() == 100 * held
 
 

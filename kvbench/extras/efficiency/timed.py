@@ -159,7 +159,7 @@ def _time_cell(
     raises when memory runs out.
     """
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
-    rooms = model.engine.rooms and type(model.engine.rooms)()  # a run's sizes; the peaks are those of this cell alone
+    rooms = model.engine.rooms and type(model.engine.rooms)()  # a run's sizes, and peaks of this cell alone
     engine = replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=rooms)
     model = replace(model, engine=engine)
     _reset_peaks(engine)

@@ -16,7 +16,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
-from kvbench.extras.efficiency import timed
+from kvbench.extras.efficiency import roofline, timed
 from kvbench.extras.efficiency.efficiency import Efficiency
 from kvbench.extras.efficiency.roofline import ceiling
 from kvbench.extras.efficiency.timed import Repetition, Timings
@@ -140,7 +140,15 @@ def test_the_full_cache_of_transformers_gives_the_tokens_of_the_timed_steps(
     assert not any(each.in_production for each in seen[cells[1].id])
 
 
+@pytest.fixture
+def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device is not timed: a pretended GPU takes minutes for the work of one."""
+    speeds = {"device_copy_bytes_per_second": 1e9, "device_flops_per_second": 1e9}
+    monkeypatch.setattr(roofline, "ceiling", lambda device, dtype: speeds)
+
+
 @pytest.mark.slow  # all kernels run in the interpreter
+@pytest.mark.usefixtures("known_speed")
 def test_on_a_gpu_replays_give_the_tokens_of_the_timed_steps(
     cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +166,7 @@ def test_on_a_gpu_replays_give_the_tokens_of_the_timed_steps(
     ]
 
 
+@pytest.mark.usefixtures("known_speed")
 def test_on_a_gpu_a_cell_is_timed_as_a_run_decodes_it(cells: list[Cell], tmp_path: Path) -> None:
     """In memory of rounded sizes, of this cell alone; its rows name why there are no replays."""
     short, evicting = (replace(cells[place], task=replace(TASK, repeats=1)) for place in (1, 3))
