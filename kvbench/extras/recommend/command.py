@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.report.output import FORMATS, SUFFIXES
+from kvbench.report.output import FORMATS, format_of
 
 if TYPE_CHECKING:
     from kvbench.report.formats.table import Report
@@ -67,9 +67,7 @@ def main(flags: argparse.Namespace) -> int:
 
     if flags.json and flags.format not in (None, "json"):
         raise UserError(f"--json and --format {flags.format} do not go together")
-    suffix = flags.out.suffix if flags.out else ""
-    of_file = SUFFIXES.get(suffix)
-    form = "json" if flags.json else flags.format or (of_file if of_file in FORMATS else "text")
+    form = "json" if flags.json else flags.format or format_of(flags.out, FORMATS)
     check_format(form, FORMATS)
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)
