@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import StopRequested
-from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, OverLimit, UserError
+from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, OverLimit, Several, UserError
 from kvbench.work.failures import ExitCode, FileRefused, InternalError, tracebacks_in
 
 __all__ = ["ExitCode", "guarded"]
@@ -17,7 +17,10 @@ def guarded(command: Callable[[], int]) -> int:
         with tracebacks_in(None):
             return command()
     except (UserError, OverLimit) as error:
-        message, code = str(error), ExitCode.USAGE
+        *first, message = error.lines if isinstance(error, Several) else [str(error)]
+        for line in first:
+            tell(line)
+        code = ExitCode.USAGE
     except MissingFile as error:
         message, code = str(error), ExitCode.DATA
     except CannotTell as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.report.output import FORMATS, SUFFIXES
+from kvbench.report.output import FORMATS, format_of
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.named import code_of, named
@@ -93,8 +93,7 @@ def main(flags: argparse.Namespace) -> int:
         print_list("paper")
         return ExitCode.OK
     if flags.format is None:
-        form = SUFFIXES.get(flags.out.suffix) if flags.out and name != "all" else None
-        flags.format = form if form in FORMATS else FORMATS[0]
+        flags.format = format_of(flags.out if name != "all" else None, FORMATS)
     if (flag := next((flag for flag in named("paper_flag") if getattr(flags, flag)), None)) is not None:
         if name in ("", "all") or words or flags.plot:
             raise UserError(

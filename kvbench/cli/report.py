@@ -10,7 +10,7 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell_written, warner
 from kvbench.report.output import FORMATS as REPORT_FORMATS
-from kvbench.report.output import SUFFIXES, check_format
+from kvbench.report.output import check_format, format_of
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 
@@ -43,7 +43,10 @@ def declare(parser: Parser) -> None:
     reports = {
         "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE_KEYS)),
         "rows": ("every row, with all of its columns", Words(SELECTION)),
-        "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else plots)),
+        "plot": (
+            "one picture, which goes to FILE, a .pdf, .png or .svg",
+            Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else plots),
+        ),
         **{name: (table.says, _words(table)) for name, table in tables.items() if not table.flags},
     }
     for name, (description, words) in reports.items():
@@ -53,7 +56,7 @@ def declare(parser: Parser) -> None:
         if is_table := name in OWN_FORMATS or name in tables:
             verb.add_argument("--format", metavar="|".join(OWN_FORMATS.get(name, REPORT_FORMATS)))
         file = "write to a file instead of the screen; its suffix chooses the format" if is_table else None
-        verb.add_argument("--out", metavar="FILE", type=Path, required=not is_table, help=file)
+        verb.add_argument("--out", metavar="FILE", type=Path, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
@@ -85,9 +88,8 @@ def main(flags: argparse.Namespace) -> int:
 def _print(flags: argparse.Namespace, report: Named | None) -> None:
     keys, words = split_settings(flags.words, report.keys if report else ())
     settings = settings_of(words)
-    suffix = flags.out.suffix if flags.out else ""
     forms = OWN_FORMATS.get(flags.verb, REPORT_FORMATS)
-    form = flags.format or SUFFIXES.get(suffix) or forms[0]
+    form = flags.format or format_of(flags.out, forms)
     out, warn = flags.out or sys.stdout, warner(flags.partial)
     if report is not None:
         from kvbench.report.formats.emit import write_report

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.config.entries import flat
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import held_groups
+from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:  # loaded by the first word that is read: help and lists read none
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -159,9 +159,12 @@ def _read(word: str) -> "HydraOverride":
         if word.endswith(",") and not word.endswith("=,"):
             fix = f"a comma stands between two values: write {word.rstrip(',')}, or name another value after it"
             raise UserError(f"cannot read {word!r}: {fix}") from None
+        if meant := [f"{group}={word}" for group in GROUPS if word in items(group)]:
+            raise UserError(f"cannot read {word!r}: did you mean {' or '.join(meant)}?") from None
         is_lexer_error = "LexerNoViableAlt" in str(error)
         hint = _quoting(key, value) if value and (is_lexer_error or set("=(,") & set(value)) else ""
-        reason = "it has a character that needs quotes" if is_lexer_error else str(error).split("\n")[0]
+        reason = str(error).split("\n")[0] if "=" in word else "it has no ="
+        reason = "it has a character that needs quotes" if is_lexer_error else reason
         raise UserError(f"cannot read {word!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None
     return override
 

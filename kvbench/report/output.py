@@ -90,6 +90,18 @@ def check_parquet(out: TextIO | Path) -> Path:
     return out
 
 
+def format_of(out: Path | None, formats: Sequence[str]) -> str:
+    """Return the format that the name of a file asks for; the first one without a suffix. Raises UserError for an
+    unknown suffix.
+    """
+    if out is None or not out.suffix:
+        return formats[0]
+    if out.suffix not in SUFFIXES:
+        known = ", ".join(suffix for suffix, form in SUFFIXES.items() if form in formats)
+        raise UserError(f"--out {out}: unknown suffix {out.suffix}; allowed: {known}, or any name with --format")
+    return SUFFIXES[out.suffix]
+
+
 def check_format(format: str, formats: Sequence[str]) -> None:
     """Raise ValueError for an unknown format."""
     if format not in formats:

@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,6 +17,14 @@ EXHAUSTED = re.compile(r"out of memory|ALLOC(ATION)?_FAILED|DefaultCPUAllocator:
 
 class UserError(ValueError):
     """Input that is not allowed: a setting, a flag, a file's content. Commands end with exit code 2."""
+
+
+class Several(UserError):
+    """Faults that are told together, a line each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
 
 
 class MissingFile(FileNotFoundError):

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kvbench.support.errors import UserError
+from kvbench.support.errors import Several, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import current_sha256, own_file, own_name
 from kvbench.tasks.kvzip import exact
@@ -38,6 +38,8 @@ MEANT = {"query": "question", "prompt": "context", "text": "context", "document"
     name: "answers" for name in ("label", "labels", "target", "targets", "reference", "references", "output", "outputs")
 }
 """Names that others give to the same."""
+MOST_NAMED = 5
+"""Lines that cannot be read and are named."""
 Metric = Callable[[str, Sequence[str]], float]
 
 
@@ -59,8 +61,9 @@ class OwnFile(jsonl.RowTask):
     name. Its cells depend on the contents of the file, not on where it is.
 
     - Protocol: `task=jsonl task.path=FILE`. Each line is an object with `context`, `question` (or none) and `answers`,
-      or with `messages` and `answers`; the last message is the question. If a line cannot be read, the command ends
-      with exit code 2 and names its number.
+      or with `messages` and `answers`; the last message is the question. If lines cannot be read, `plan` and `run` name
+      the first five of them before anything runs, and end with exit code 2. Other keys are refused, as they may be
+      misspelt ones: what is yours goes into `metadata`, which is not read.
     - Split: after the question, which follows its context after a blank line. With `schedule.evict_after=context` lines
       with equal contexts share a prefill.
     - Source: your file. Cells depend on its contents, not on its folder: an edited file makes new rows. In rows the
@@ -123,13 +126,28 @@ class OwnFile(jsonl.RowTask):
 
         return read
 
-    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
-        """As `Task.generate`, but an invalid line raises UserError: the file is the user's to correct."""
-        for sample in super().generate(count_tokens, indices):
-            if isinstance(sample, InvalidSample):
-                fault = sample.error.removeprefix(f"{self.files[0]}:")
-                raise UserError(f"task.path={self.path}: line {fault}; {FORM}")
-            yield sample
+    def identity(self) -> dict[str, Any]:
+        """As `FromFiles.identity`, of lines that can be read. Raises UserError for others: the file is the user's to
+        correct, before anything is planned.
+        """
+        identity = super().identity()
+        self._require_lines(range(self.samples))
+        return identity
+
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        self._require_lines(indices)
+        yield from super().generate(count_tokens, indices)
+
+    def _require_lines(self, indices: Collection[int]) -> None:
+        """Raise UserError if some of these lines cannot be read: it names the first ones."""
+        wrong = [sample for sample in super().generate(len, indices) if isinstance(sample, InvalidSample)]
+        faults = [f"line {sample.error.removeprefix(f'{self.files[0]}:')}" for sample in wrong]
+        if len(faults) == 1:
+            raise UserError(f"task.path={self.path}: {faults[0]}; {FORM}")
+        if faults:
+            more = [f"and {len(faults) - MOST_NAMED} more"] if len(faults) > MOST_NAMED else []
+            first = f"task.path={self.path}: {len(faults)} lines cannot be read; {FORM}"
+            raise Several([first, *faults[:MOST_NAMED], *more])
 
     def score(self, prediction: str, sample: Sample) -> float:
         return METRICS[self.metric](prediction, sample.references)
@@ -144,8 +162,8 @@ def check_names(names: Collection[str]) -> None:
             near = MEANT.get(name.lower()) or next(iter(get_close_matches(name.lower(), READ, 1)), None)
             hint = f"do you mean {near}? " if near else ""
             raise UserError(
-                f"it has the unknown key {name[:80]!r}: {hint}read are {', '.join(READ)}; "
-                f"what is not read is called {', '.join(BESIDE)}"
+                f"it has the unknown key {name[:80]!r}: {hint}read are {', '.join(READ)}; leave the key out, or put it "
+                f"into metadata, which is not read, as the columns of LongBench are not: {', '.join(BESIDE)}"
             )
 
 

@@ -42,6 +42,13 @@ USAGE: dict[str, tuple[str, ...]] = {
     "run budget=${bugdet}": ("${bugdet}: no setting bugdet to refer to: did you mean budget?",),
     "plan score=caote score.host=obcache_jont": ("score.host=obcache_jont", "did you mean obcache_joint?"),
     "plan policy=snapkv policy.apply=merge": ("policy.apply.kind=merge", "drop, cam, d2o, nearest, think"),
+    "plan snapkv": ("cannot read 'snapkv': did you mean policy=snapkv?",),
+    "plan ruler/niah_single_1": ("did you mean task=ruler/niah_single_1?",),
+    "plan snapkw": ("cannot read 'snapkw': it has no =; write key=value",),
+    "report plot": ("a plot has a kind: kvbench report plot KIND --out FILE", "bars, kept, latency"),
+    "report plot bars --results one": ("--out FILE.pdf|.png|.svg",),
+    "report table --results one --out x.xlsx": ("--out x.xlsx: unknown suffix .xlsx", ".md, .tex, .txt, or any name"),
+    "audit means.csv --out x.doc": ("--out x.doc: unknown suffix .doc", ".csv, .html, .json, .md"),
     "report plot tradeof --out x.png": ("'tradeof'", "did you mean tradeoff?"),
     "report table --results one polcy=h2o_obcache": ("no column 'polcy'", "did you mean policy?", "policy.window"),
     "report table --results one rows=polcy": ("rows=polcy", "did you mean policy?", "policy.window"),
@@ -407,3 +414,20 @@ def test_a_traceback_that_cannot_be_kept_is_no_second_error(kvbench: Command, mo
     monkeypatch.setattr("tempfile.mkstemp", full)
     finished = kvbench("list", "tasks")
     assert finished.code == 1 and "its traceback could not be written to any file" in finished.err
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_bad_lines_of_a_file_are_told_a_line_each(kvbench: Command, tiny_model: Path, command: str) -> None:
+    """Before anything is planned."""
+    lines = ['{"context": "A", "answers": ["B"]}', '["A"]', '{"context": "A"}']
+    Path("mine.jsonl").write_text("\n".join(lines))
+    finished = kvbench(
+        command, "model=hf", f"model.path={tiny_model}", "task=jsonl", "task.path=mine.jsonl", "results.dir=out"
+    )
+    assert finished.code == 2 and finished.out == "" and not Path("out").exists()
+    first, *named = finished.err.splitlines()
+    assert first.startswith("kvbench: task.path=mine.jsonl: 2 lines cannot be read; a line is {")
+    assert named == [
+        "kvbench: line 2: not a JSON object but a list",
+        "kvbench: line 3: it has no answers, only context",
+    ]

@@ -82,6 +82,19 @@ def test_a_note_counts_the_answers_that_did_not_end(cell, results) -> None:
     assert "5 of 8 answers did not end before task.max_new_tokens." in text
 
 
+def test_failures_that_differ_in_numbers_alone_are_one_line(cell, results) -> None:
+    """The first stands for all; a name with a digit, or another word, is another message."""
+    small = [f"budget=0.001 is 1 of {tokens} tokens" for tokens in (873, 885, 876)]
+    folder = results(cell([1.0] * 3, "full"), cell(small, "snapkv"), cell([*small[:1], 1.0, "h2o"], "tova"))
+    text = " ".join(table(folder).split())
+    assert (
+        "budget=0.001 is 1 of 873 tokens (and 2 more like it) -- snapkv attn 0.1 (samples 0, 1, 2); tova attn 0.1 "
+        "(sample 0) h2o -- tova attn 0.1 (sample 2)"
+    ) in text
+    failures = [line["failures"] for line in json.loads(table(folder, "json"))]
+    assert failures[1] == {message: [place] for place, message in enumerate(small)}
+
+
 def test_decoding_that_cells_share_is_no_ones_cost(cell, results, tmp_path: Path) -> None:
     timed = cell([0.5], "tova", task="efficiency", metric="seconds_per_token", decode_seconds=2.5)
     folder = results(cell([1.0], "h2o", decode_seconds=7.5), timed)
@@ -211,8 +224,8 @@ def test_a_cell_without_any_value_says_so_and_many_messages_are_cut_short(cell, 
     assert re.search(r"h2o +attn +0 +†$", text, re.MULTILINE)
     assert "† no number (NaN or missing), left out of the mean: h2o attn 0.1 (samples 0, 1)." in text
     assert "7 of 9 rows failed" in text and "too long -- snapkv attn 0.1 (samples 0, 1, 2, 3, 4, ...)" in text
-    text = table(results(cell([f"message {i}" for i in range(9)], "cake")))
-    assert "message 4" in text and "message 5" not in text and "and 5 more messages: see `kvbench report rows`" in text
+    text = table(results(cell([f"message {word}" for word in "abcdefghi"], "cake")))
+    assert "message e" in text and "message f" not in text and "and 5 more messages: see `kvbench report rows`" in text
 
 
 def test_several_tasks_are_several_tables(cell, results) -> None:

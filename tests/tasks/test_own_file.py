@@ -8,6 +8,7 @@ import pytest
 
 from kvbench.models.prompts.build import build
 from kvbench.run.cell import describe_task
+from kvbench.support.errors import Several
 from kvbench.tasks.own_file import METRICS, OwnFile
 from kvbench.tasks.task import Sample
 from tests.models.tokenizers import TURNS, of_bytes
@@ -132,6 +133,32 @@ def test_a_bad_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
     with pytest.raises(ValueError, match=rf"task.path=.*mine.jsonl: .*{message}") as refused:
         samples_of(task_of(tmp_path, PLAIN, line))
     assert "\n" not in str(refused.value)
+
+
+def test_all_bad_lines_are_named_before_anything_is_planned(tmp_path: Path) -> None:
+    """Of the samples that were asked for; the first five, one a line."""
+    bad = ["{", {"context": " ", "answers": ["B"]}, *[{"context": "A"}] * 5]
+    task = task_of(tmp_path, PLAIN, *bad)
+    for read in (lambda: describe_task(task), lambda: samples_of(task)):
+        with pytest.raises(Several, match=r"mine\.jsonl: 7 lines cannot be read; a line is {") as refused:
+            read()
+        _, *named = refused.value.lines
+        assert [line.split(":")[0] for line in named] == [
+            "line 3",
+            "line 5",
+            "line 7",
+            "line 9",
+            "line 11",
+            "and 2 more",
+        ]
+        assert named[1] == "line 5: its context is empty"
+    assert describe_task(task_of(tmp_path, PLAIN, *bad, samples=1))["name"] == "jsonl/mine"
+
+
+def test_an_unknown_key_may_go_into_metadata(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'page': .*leave the key out, or put it into metadata"):
+        samples_of(task_of(tmp_path, PLAIN | {"page": 3}))
+    assert len(samples_of(task_of(tmp_path, PLAIN | {"metadata": {"page": 3}}))) == 1
 
 
 def test_a_file_that_is_missing_or_empty_is_named(tmp_path: Path) -> None:

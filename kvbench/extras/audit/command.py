@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell_written
-from kvbench.report.output import FORMATS, SUFFIXES
+from kvbench.report.output import FORMATS, format_of
 from kvbench.support.errors import UserError
 
 
@@ -44,7 +44,7 @@ def main(flags: argparse.Namespace) -> int:
 
     if len(flags.words) != 1:
         raise UserError(f"audit reads one file, not {len(flags.words)}: kvbench audit means.csv")
-    form = flags.format or (SUFFIXES.get(flags.out.suffix) if flags.out else None) or FORMATS[0]
+    form = flags.format or format_of(flags.out, FORMATS)
     check_format(form, FORMATS)
     file = Path(flags.words[0])
     pairs, bests, notes = comparisons(file)

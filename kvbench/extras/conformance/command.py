@@ -95,6 +95,7 @@ def _check_properties(words: Sequence[str]) -> int:
     if "policy" not in named:
         overrides = [*parse(["policy=*"]), *overrides]
     failed, checked, cells = 0, 0, CellBuilder()
+    seen: dict[tuple[str, ...], str] = {}
     for config in combinations(overrides):
         if "score" not in config["policy"]["accepts"] and "policy" not in named:
             continue  # its own score may need a file
@@ -108,7 +109,10 @@ def _check_properties(words: Sequence[str]) -> int:
             continue
         problems = failures(cell.policy, cell.score)
         failed += bool(problems)
-        lines = [f"FAIL  {name}: {' '.join(problem.split())}" for problem in problems] or [f"ok    {name}"]
+        told = tuple(" ".join(problem.split()) for problem in problems)
+        if told and (earlier := seen.setdefault(told, name)) != name:
+            told = (f"as {earlier}",)
+        lines = [f"FAIL  {name}: {problem}" for problem in told] or [f"ok    {name}"]
         print(*lines, sep="\n", flush=True)
     print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
     return ExitCode.GATE if failed else ExitCode.OK

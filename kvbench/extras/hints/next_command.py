@@ -17,13 +17,16 @@ FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Budgets to try, of the budgets that keep a part of the prompt."""
 MORE = 3
 """How many of them beside the measured ones."""
+ENOUGH = 3
+"""Samples of a cell: fewer may all be right, or all wrong, by chance."""
 METHODS = ("streaming_llm", "h2o", "snapkv")
 """Methods to hold a single one against: by position, by accumulated attention, by the attention of a window."""
 
 
 def next_command(sweep: "Sweep", rows: Callable[[Sequence[str]], pa.Table]) -> str | None:
     """Return why, and the command; None if the sweep's `rows` hold no value of a method that evicts."""
-    cells = [cell for cell in summaries(rows(NEEDED)) if cell.mean is not None]
+    every = summaries(rows(NEEDED))
+    cells = [cell for cell in every if cell.mean is not None]
     methods = [cell for cell in cells if cell.policy.partition(" ")[0] != "full"]  # with a reader it takes no budget
     if not methods:
         return None
@@ -32,9 +35,13 @@ def next_command(sweep: "Sweep", rows: Callable[[Sequence[str]], pa.Table]) -> s
     page = f"kvbench report html --results {shlex.quote(str(sweep.results.path))} --out page.html"
     if not any(cell.model.runs_here for cell in sweep.plan.cells):  # whose method and budget a command does not choose
         return f"all of it as an interactive page: {page}"
+    tried = sum(cell.policy.partition(" ")[0] != "full" for cell in every)
+    tells = 2 * sum(cell.n >= ENOUGH and cell.n > cell.errors for cell in methods) > tried
     for name, end, size in (("floor", 0, "larger"), ("ceiling", 1, "smaller")):
-        if all(cell.rate and cell.mean == end for cell in methods) and (values := _budgets(methods, end == 0)):
-            where = f"{'the only cell is' if len(methods) == 1 else 'all cells are'} at the {name}"
+        at_end = tells and all(cell.rate and cell.mean == end for cell in methods)
+        if at_end and (values := _budgets(methods, end == 0)):
+            all_cells = "all cells are" if len(methods) == tried else "all cells with a value are"
+            where = f"{'the only cell is' if tried == 1 else all_cells} at the {name}"
             return f"{where}; try {size} budgets: {_with(sweep, 'budget', values)}"
     policies = list(dict.fromkeys(cell.policy.partition(" ")[0] for cell in methods))
     if len(policies) == 1:

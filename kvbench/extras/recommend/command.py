@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.report.output import FORMATS, SUFFIXES
+from kvbench.report.output import FORMATS, format_of
 
 EPILOG = """
   data=FILE.jsonl     your prompts, lines as of task=jsonl; or task=NAME, any task of kvbench list tasks
@@ -61,9 +61,7 @@ def main(flags: argparse.Namespace) -> int:
 
     if flags.json and flags.format not in (None, "json"):
         raise UserError(f"--json and --format {flags.format} do not go together")
-    suffix = flags.out.suffix if flags.out else ""
-    of_file = SUFFIXES.get(suffix)
-    form = "json" if flags.json else flags.format or (of_file if of_file in FORMATS else "text")
+    form = "json" if flags.json else flags.format or format_of(flags.out, FORMATS)
     check_format(form, FORMATS)
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)

@@ -99,7 +99,8 @@ def kind_of(name: str) -> Named:
     """Return a kind of plot. Raises UserError for one that there is not."""
     target = member("plot", name)
     if target is None:
-        raise UserError(f"unknown plot {name!r}; {closest(name, named('plot'))}")
+        fault = f"unknown plot {name!r}" if name else "a plot has a kind: kvbench report plot KIND --out FILE"
+        raise UserError(f"{fault}; {closest(name, named('plot'))}")
     return target
 
 

@@ -1,5 +1,6 @@
 """A block of means as a table: its heads, labels, figures and notes in the words of readers."""
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ TIMES = ("first token", "tokens/s")
 """Of requests to a server that streams its answers."""
 _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 _LISTED_EXTREMES = 2  # cells at the floor, and as many at the ceiling
 
 
@@ -311,17 +313,28 @@ def _extremes(block: Block) -> list[str]:
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:
-    """Return how many samples failed, then every message with the cells and samples it is about, the first few."""
+    """Return how many samples failed, then every message with the cells and samples it is about, the first few. Of
+    messages that differ in numbers alone the first one stands for all.
+    """
     causes: dict[str, list[str]] = {}
+    messages: dict[str, dict[str, None]] = {}
     for cell in cells:
+        failed_samples: dict[str, list[int]] = {}
         for text, samples in cell.failures.items():
             message = textwrap.shorten(text, _LISTED_CHARACTERS, placeholder=" ...") or "no message"
-            causes.setdefault(message, []).append(f"{_name(cell)} ({numbered(samples)})")
+            cause = _NUMBER.sub("", message)
+            messages.setdefault(cause, {})[message] = None
+            failed_samples.setdefault(cause, []).extend(samples)
+        for cause, numbers in failed_samples.items():
+            causes.setdefault(cause, []).append(f"{_name(cell)} ({numbered(sorted(numbers))})")
     if not causes:
         return []
     failed, rows = sum(cell.errors for cell in cells), sum(cell.n + cell.errors for cell in cells)
     lines = [f"{failed} of {rows} rows failed; they are left out of all means:"]
-    lines += [f"{text} -- {'; '.join(_some(where))}" for text, where in list(causes.items())[:_LISTED_ERRORS]]
+    for cause, where in list(causes.items())[:_LISTED_ERRORS]:
+        first, *alike = messages[cause]
+        more = f" (and {len(alike)} more like it)" if alike else ""
+        lines.append(f"{first}{more} -- {'; '.join(_some(where))}")
     if len(causes) > _LISTED_ERRORS:
         lines.append(f"and {len(causes) - _LISTED_ERRORS} more messages: see `kvbench report rows`")
     return lines

@@ -18,7 +18,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score
-from kvbench.extras.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check
+from kvbench.extras.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check, failures
 from kvbench.extras.conformance.properties.caches import WINDOWED
 from tests.composed import composed, needed
 
@@ -157,3 +157,19 @@ class Hoarding(Policy):
 def test_a_property_that_does_not_hold_is_named(policy: Policy, score: Score, says: str) -> None:
     with pytest.raises((AssertionError, ValueError), match=says):
         check(score, policy)
+
+
+@dataclass(frozen=True)
+class Faulty(Score):
+    """It raises, whatever it is called with."""
+
+    name: str = "faulty"
+
+    def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return list[Scores]().pop()
+
+
+def test_a_fault_is_told_once_for_all_properties() -> None:
+    (told,) = failures(WINDOWED, Faulty())
+    count, _, message = told.partition(" of ")
+    assert int(count) > 8 and message.endswith(" properties: score faulty: IndexError: pop from empty list")

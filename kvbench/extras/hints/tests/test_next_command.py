@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,41 @@ def test_the_next_command(
     assert command[:2] == ["kvbench", "run"] or command[:3] == ["kvbench", "report", "html"]
     if command[1] == "run":
         assert len(plan_sweep(command[2:], lambda _: None).plan.cells) > 2
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1.0], "compare it with other methods"),
+        ([1.0, None, None, None], "compare it with other methods"),
+        ([1.0, 1.0, 1.0], "the only cell is at the ceiling"),
+        ([1.0, 1.0, 1.0, None], "the only cell is at the ceiling"),
+    ],
+)
+def test_an_end_of_the_scale_takes_samples(tmp_path: Path, values: list[float | None], reason: str) -> None:
+    """A single one may be right by chance, and failed ones say nothing."""
+    sweep = plan_sweep(["policy=snapkv", f"results.dir={tmp_path}", "budget=0.4"], lambda _: None)
+    (row, *_) = rows(("snapkv", "0.4", 1.0))
+    own = [
+        replace(row, sample=sample, value=value, error=None if value else "out of memory")
+        for sample, value in enumerate(values)
+    ]
+    said = next_command(sweep, lambda _: [*rows(("full", "1.0", 1.0)), *own])  # type: ignore[arg-type]
+    assert said and said.startswith(reason)
+
+
+def test_cells_that_failed_are_at_no_end(tmp_path: Path) -> None:
+    sweep = plan_sweep(["policy=snapkv", f"results.dir={tmp_path}", "budget=0.4"], lambda _: None)
+    made = rows(("full", "1.0", 1.0), ("snapkv", "0.4", 1.0))
+    failed = [
+        [replace(row, value=None, error="too small") for row in rows(("snapkv", budget, 0.0))]
+        for budget in ("0.01", "0.02")
+    ]
+    most = next_command(sweep, lambda _: [*made, *failed[0], *failed[1]])  # type: ignore[arg-type]
+    assert most and "ceiling" not in most
+    made += rows(("snapkv", "0.6", 1.0))
+    some = next_command(sweep, lambda _: [*made, *failed[0]])  # type: ignore[arg-type]
+    assert some and some.startswith("all cells with a value are at the ceiling; try smaller budgets")
 
 
 def test_nothing_helps_where_the_full_cache_fails(tmp_path: Path) -> None:
