@@ -287,7 +287,7 @@ class TableLayers(Layers):
         return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(by_layer, rankings, strict=True))
 
     def by_table(self, layers: int, heads: int, terms: AllocationBudget) -> Counts:
-        """Candidates of each cache head of each layer, as if all of them held every token."""
+        """Return the candidates of each cache head of each layer, as if all of them held every token."""
         _, table_layers, kv_heads = self.table.shape
         if table_layers != layers or heads % kv_heads:
             raise UserError(
@@ -305,7 +305,7 @@ class TableLayers(Layers):
 
 
 def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: Splits) -> tuple[int, ...]:
-    """Candidates of each layer, in proportion to their weights, or so that whole budgets are."""
+    """Return the candidates of each layer, in proportion to their weights, or so that whole budgets are."""
     mass = sum(layer_weights)
     if splits == "budget" and mass > 0:
         return beside_protected([weight / mass * len(layer_weights) * terms.budget for weight in layer_weights], terms)
@@ -314,13 +314,13 @@ def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: S
 
 
 def beside_protected(budgets: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
-    """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
+    """Return the candidates of layers with these whole budgets; where protected tokens exceed one, the others pay."""
     layers, beside = len(budgets), [max(0, budget - terms.protected) for budget in budgets]
     return shares(terms.total(layers), beside, terms.limits(layers))
 
 
 def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
-    """CAKE's cascade: after every layer, all layers so far are evicted down to their new share.
+    """Return the result of CAKE's cascade: after every layer, all layers so far are evicted to their new share.
 
     Shares only shrink what is left, so the smallest one counts.
     """
@@ -335,7 +335,7 @@ def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, 
 
 
 def adjusted(budgets: Sequence[int], total: int, most: int) -> list[int]:
-    """CAKE's `adjust_budgets`: clip, distribute the excess equally, then the difference from `total` once."""
+    """Clip budgets, distribute the excess equally, then the difference from `total` once: CAKE's `adjust_budgets`."""
     clipped = [min(budget, most) for budget in budgets]
     _deal(clipped, sum(budgets) - sum(clipped), [index for index, budget in enumerate(clipped) if budget < most])
     difference = total - sum(clipped)
@@ -355,7 +355,7 @@ def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
 
 
 def entropy(scores: Ranked) -> float:
-    """-sum p log p / log(number of scores), with p the scores of all heads of a layer divided by their sum.
+    """Return -sum p log p / log(number of scores), with p the scores of all heads divided by their sum.
 
     LAVa, equation 7 as in its code. 0 for scores without any mass, 1 for a single one that has some.
     """
@@ -370,7 +370,7 @@ def entropy(scores: Ranked) -> float:
 
 
 def preference(layer: LayerCache, window: ObservationWindow, recent: int, seeing: bool = False) -> tuple[float, float]:
-    """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
+    """Return CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
     A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all. A single row has no
