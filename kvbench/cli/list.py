@@ -16,7 +16,7 @@ from kvbench.config.overrides import GROUPS as OF_RUNS
 from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import OURS, Item, groups, held_groups, items
+from kvbench.support.plugins import OURS, GroupItem, groups, held_groups, items
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
@@ -125,7 +125,7 @@ def print_list(group: str) -> None:
     _print_lines(_named(group, ()))
 
 
-def describe(item: Item) -> Description:
+def describe(item: GroupItem) -> Description:
     """Describe an item by the words of its file."""
     entry = words_of(item)
     first, *more = entry.says.splitlines() or [""]
@@ -174,7 +174,7 @@ def _explained(group: str, described: Description) -> Description:
         return replace(described, says=f"{described.says}\n{error}".strip())
 
 
-def settings_of(item: Item) -> Iterator[Setting]:
+def settings_of(item: GroupItem) -> Iterator[Setting]:
     """Yield settings with the note of the file, else with the meaning of the field."""
     from kvbench.config.compose import composed
 
@@ -193,7 +193,7 @@ def settings_of(item: Item) -> Iterator[Setting]:
             yield Setting(key, value, says)
 
 
-def _settings_of_policies(item: Item) -> Iterator[Setting]:
+def _settings_of_policies(item: GroupItem) -> Iterator[Setting]:
     """Yield the settings of policies that a step or a kind of an allocation has."""
     node, part = load_entry(item.group, item.name), item.name.rpartition("/")[0]
     values = {key: value for key, value in defaults_of(item.group, node).items() if key != "kind"}

@@ -59,7 +59,7 @@ class HeldCache:
     incremental: IncrementalEviction | None = None
 
 
-class Evicted(NamedTuple):
+class EvictedCell(NamedTuple):
     """A cell that has evicted, before what it keeps is read from the device; `seconds` as of `EvictionResult`."""
 
     cell: Cell
@@ -90,7 +90,7 @@ def evict_cells(
     copy: give each cell a cache of its own, which may outlive the full one. False where a decode batch copies the kept
     pairs next: that saves one copy of them.
     """
-    outcomes: list[Evicted | ValueError] = []
+    outcomes: list[EvictedCell | ValueError] = []
     for cell in cells:
         try:
             outcomes.append(_evict(model, cell, shared, copy))
@@ -98,7 +98,7 @@ def evict_cells(
             outcomes.append(error)
     start = time.perf_counter()
     model.engine.sync()
-    evicted = [outcome for outcome in outcomes if isinstance(outcome, Evicted)]
+    evicted = [outcome for outcome in outcomes if isinstance(outcome, EvictedCell)]
     waited = (time.perf_counter() - start) / max(1, len(evicted))
     timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
     results = iter(measure(timed))
@@ -108,7 +108,7 @@ def evict_cells(
     ]
 
 
-def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
+def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> EvictedCell:
     """Evict for one cell; `copy`: to a cache of its own, for which the host waits."""
     full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
@@ -116,7 +116,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
         if cell.schedule.decode_every is not None:
             incremental = incremental_eviction(cell, shared.prompt).after(full)
             incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
-        return Evicted(cell, full, kept_of(full), incremental=incremental)
+        return EvictedCell(cell, full, kept_of(full), incremental=incremental)
     eviction.check(full)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(full):
@@ -127,7 +127,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
     decision = eviction.decide(full, rankings)
     if not copy and is_copied_later(cell):
         cut = CutCache(full, decision.kept, decision.lengths)
-        return Evicted(cell, cut, decision.kept, seconds + time.perf_counter() - start)
+        return EvictedCell(cell, cut, decision.kept, seconds + time.perf_counter() - start)
     cache, incremental = eviction.evict(full, decision), None
     if cell.schedule.decode_every is not None:
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
@@ -136,7 +136,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
     if cell.policy.positions == "cache":
         cache = model.engine.re_rotation.begin(cache)
     held, end = cell.held.hold(cache), clock(model) if copy else time.perf_counter()
-    return Evicted(cell, held, decision.kept, seconds + end - start, incremental)
+    return EvictedCell(cell, held, decision.kept, seconds + end - start, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -215,13 +215,13 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
     return tuple(other for other in dict.fromkeys(alike) if other != policy)
 
 
-def measure(evicted: Sequence[Evicted]) -> list[EvictionResult]:
+def measure(evicted: Sequence[EvictedCell]) -> list[EvictionResult]:
     """Measure the kept sets of cells and their bytes: the host waits for all masks at once."""
     on_host = iter(_on_host([mask for each in evicted for mask in each.kept]))
     return [_result_of(each, list(islice(on_host, len(each.kept)))) for each in evicted]
 
 
-def _result_of(evicted: Evicted, kept: Sequence[Kept]) -> EvictionResult:
+def _result_of(evicted: EvictedCell, kept: Sequence[Kept]) -> EvictionResult:
     cell, cache = evicted.cell, evicted.cache
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     return EvictionResult(

@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Item:
+class GroupItem:
     """A name of the command line, e.g. `ruler/niah_single_1` of group task, and the file that says what it means.
 
     The file is of this name alone, or of all `members` of a benchmark.
@@ -163,14 +163,14 @@ def usual_members(conf: Path) -> dict[str, str]:
     return members
 
 
-def items(group: str) -> dict[str, Item]:
+def items(group: str) -> dict[str, GroupItem]:
     """Return every name of a group. Raises UserError for a name that two sources have. Never change the result."""
     return _items(group, tuple(sys.path))
 
 
 @lru_cache
-def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
-    by_name: dict[str, Item] = {}
+def _items(group: str, _: tuple[str, ...]) -> dict[str, GroupItem]:
+    by_name: dict[str, GroupItem] = {}
     for source in sources():
         for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):
             own_name = path.relative_to(source.conf / group).with_suffix("").as_posix()
@@ -180,7 +180,7 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
                         f"{group} {name} is in {by_name[name].source} and in plugin {source}: rename {path}, "
                         f"or pip uninstall {source.name}"
                     )
-                by_name[name] = Item(group, name, path, source)
+                by_name[name] = GroupItem(group, name, path, source)
     return dict(sorted(by_name.items()))
 
 

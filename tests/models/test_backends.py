@@ -11,7 +11,7 @@ import torch
 from kvbench.cache.attention import AttentionParams, explicit
 from kvbench.models.loading import flash
 from kvbench.models.loading.load import check_attention, prompt_attention
-from kvbench.models.loading.spec import Backend
+from kvbench.models.loading.spec import AttentionKind
 from kvbench.support.errors import MissingFile
 
 
@@ -77,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
 @pytest.mark.parametrize("rows", [1, 7, 40])
 @pytest.mark.parametrize("backend", flash.SOURCES)
 def test_flash_is_asked_for_the_rule(
-    backend: Backend, rule: AttentionParams, rows: int, asked: list[tuple[str, int]]
+    backend: AttentionKind, rule: AttentionParams, rows: int, asked: list[tuple[str, int]]
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
     queries = torch.randn(6, rows, 12, generator=generator)
@@ -108,7 +108,7 @@ def test_a_kernel_that_the_hub_does_not_have_and_sinks_are_refused_in_one_line(
 
 @pytest.mark.parametrize("backend", flash.SOURCES)
 def test_flash_runs_on_gpus_in_half_precision_only_and_version_3_on_hopper(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
+    backend: AttentionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match=rf"not on {device} in (bfloat16|float32): use model\.attention=sdpa"):
@@ -133,7 +133,9 @@ def test_flash_runs_on_gpus_in_half_precision_only_and_version_3_on_hopper(
         ("flash_hub", r"needs the package kernels: pip install kernels, or use model\.attention=sdpa"),
     ],
 )
-def test_flash_without_its_package_is_refused(backend: Backend, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_without_its_package_is_refused(
+    backend: AttentionKind, install: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flash, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=install):
         prompt_attention(backend)

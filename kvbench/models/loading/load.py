@@ -29,7 +29,7 @@ from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.model_file import reader_of
 from kvbench.models.loading.process import default_threads, keep_freed_memory, make_deterministic
 from kvbench.models.loading.products import chosen_products, half_is_slower
-from kvbench.models.loading.spec import Backend, ModelSpec, template_arguments
+from kvbench.models.loading.spec import AttentionKind, ModelSpec, template_arguments
 from kvbench.models.loading.tokenizer_file import check_growth, check_reading
 from kvbench.models.loading.weights import LOCAL, from_folder, random, shape_config
 from kvbench.models.prefill import Attend
@@ -314,16 +314,16 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
     )
 
 
-def prompt_attention(backend: Backend) -> Attend:
+def prompt_attention(kind: AttentionKind) -> Attend:
     """Return the function that `model.attention` names for reading prompts.
 
     sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
     the reference. Others: `flash_attention`. Raises UserError if their package is missing.
     """
-    return {"sdpa": fused, "eager": explicit}.get(backend) or flash_attention(backend)
+    return {"sdpa": fused, "eager": explicit}.get(kind) or flash_attention(kind)
 
 
-def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise UserError if a backend cannot run in this dtype on this device."""
-    if backend in SOURCES:
-        check_flash(backend, device, dtype)
+def check_attention(kind: AttentionKind, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UserError if it cannot run in this dtype on this device."""
+    if kind in SOURCES:
+        check_flash(kind, device, dtype)

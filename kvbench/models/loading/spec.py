@@ -22,7 +22,7 @@ from kvbench.support.whole_file import check_size, sha256_of
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in, but for half precision on a CPU where a
 product in float32 is faster."""
-Backend = Literal["sdpa", "eager", "flash", "flash3", "flash_hub", "flash3_hub"]
+AttentionKind = Literal["sdpa", "eager", "flash", "flash3", "flash_hub", "flash3_hub"]
 """Attention of the prefill, see `load.prompt_attention`."""
 CpuProducts = Literal["auto", "onednn", "torch", "mixed"]
 """Products of a float32 model on a CPU, see `kvbench.models.linear_layers`; `auto`: the fastest, by timing."""
@@ -105,7 +105,7 @@ class ModelSpec:
     revision: Annotated[str | None, Help("of a model of the hub: a commit or a tag")] = None
     dtype: Annotated[Dtype, Help("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
     attention: Annotated[
-        Backend,
+        AttentionKind,
         Help(
             "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or of "
             "the Hub by kernels: flash_hub, flash3_hub"
