@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
-from kvbench.cli.all_settings import Line, lines_of
+from kvbench.cli.all_settings import SettingLine, lines_of
 from kvbench.cli.main import commands as every_command
 from kvbench.cli.main import declared
 from kvbench.records import MEASURED, REQUESTED, SCHEMA, WHERE
@@ -80,11 +80,11 @@ def settings() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _root(line: Line) -> str:
+def _root(line: SettingLine) -> str:
     return line.key.partition(".")[0] if "." in line.key or line.key in ROOTS else ""
 
 
-def _code(line: Line) -> str:
+def _code(line: SettingLine) -> str:
     return f"`{line.key}{f'={line.value}' if line.value else ''}`".replace("|", "\\|")
 
 

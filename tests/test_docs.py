@@ -45,6 +45,7 @@ from tests.documented import (
     links,
     prose,
 )
+from tests.plugins import made_up
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 KVBENCH = [command for command in every_command() if command.program == "kvbench"]
@@ -225,6 +226,56 @@ def test_what_a_score_declares_is_there() -> None:
     assert len(names) > 8 and {name for name in names if not hasattr(Score, name)} == set()
     given = set(re.findall(r"`(\w+)=`", part))
     assert given == {field.name for field in fields(ScoreInputs)}
+
+
+def part_of(page: str, heading: str) -> str:
+    """The text of a page under a heading of the second level."""
+    return (DOCS / page).read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_the_files_of_a_new_thing_are_there() -> None:
+    """docs/develop.md: the files of one policy, benchmark, report, store, reader and backend, and how many they are."""
+    lines = re.findall(
+        r"^\| (\w+) \| (`.*`) \| (\d) \|$", part_of("develop.md", "Where a new thing goes"), re.MULTILINE
+    )
+    assert [thing for thing, *_ in lines] == ["policy", "benchmark", "report", "store", "reader", "backend"]
+    for _, files, number in lines:
+        paths = re.findall(r"`([^`]+)`", files)
+        assert len(paths) == int(number) <= 3 and [path for path in paths if not (ROOT / path).is_file()] == []
+        settings = next(path for path in paths if path.endswith(".yaml"))
+        target = re.search(r"_target_: ([\w.]+)\.\w+", (ROOT / settings).read_text("utf-8"))
+        written = [path for path in paths if path.endswith(".py")]
+        assert target and (not written or target[1].replace(".", "/") + ".py" in written)
+
+
+def test_bases_and_examples_of_other_parts_are_there() -> None:
+    """docs/extend.md: stores, readers, steps and backends."""
+    part = part_of("extend.md", "Stores, readers, steps and backends")
+    lines = [re.findall(r"`([^`]+)`", line) for line in part.splitlines() if line.startswith("|")][2:]
+    assert len(lines) == 4
+    for named in lines:
+        paths = [name for name in named if "/" in name]
+        assert len(paths) == 2 and all((ROOT / path).is_file() for path in paths)
+        classes = re.findall(r"`(\w+)` of `(kvbench[\w.]+)`", part)
+        assert all(hasattr(resolve_name(module), name) for name, module in classes) and len(classes) == 5
+
+
+def test_the_report_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/extend.md: as a part of a plugin, on recorded rows."""
+    shown = [block for block in every_block() if block.page == "docs/extend.md"]
+    (code,) = (block.text for block in shown if block.title == "longest_answers/__init__.py")
+    (settings,) = (block.text for block in shown if "_target_: longest_answers" in block.text)
+    files = {"__init__.py": code, "conf/report/longest.yaml": settings}
+    monkeypatch.syspath_prepend(str(made_up(tmp_path, "longest_answers", files)))
+    rows = ["--results", str(ROOT / "results/reference/variants.parquet"), "--partial"]
+    assert main(["report", "longest", *rows, "least=2"]) == 0
+    assert re.search(
+        r"^Longest answers\n.*^tova_obcache +\d+\n.*^\d+ rows$", capsys.readouterr().out, re.MULTILINE | re.DOTALL
+    )
+    assert main(["report", "longest", *rows, "least=100000", "--format", "csv"]) == 0
+    assert "tova" not in capsys.readouterr().out
 
 
 def test_fields_of_a_docstring_become_a_list() -> None:

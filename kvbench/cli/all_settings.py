@@ -17,7 +17,7 @@ from kvbench.work.planned import one_tree
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """A setting. value: as it is written on a command line; blank for one with parts, whose lines follow."""
 
     key: str
@@ -25,14 +25,14 @@ class Line:
     says: str
 
 
-def lines_of(words: Sequence[str]) -> list[Line]:
+def lines_of(words: Sequence[str]) -> list[SettingLine]:
     """List the settings that a line leaves or gives. Of `words` those without = narrow it, such as `policy`.
 
     Raises UserError for a word that no setting begins with, and for settings that a run refuses.
     """
     roots = [word for word in words if "=" not in word]
     tree = one_tree([word for word in words if "=" in word])
-    lines = [Line(*parts) for parts in explained(tree, _texts(tree))]
+    lines = [SettingLine(*parts) for parts in explained(tree, _texts(tree))]
     known = {line.key.partition(".")[0] for line in lines}
     for root in roots:
         if root not in known:

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written, warner
-from kvbench.report.output import FORMATS
+from kvbench.report.report_file import FORMATS
 from kvbench.support.errors import UserError
 
 
@@ -42,7 +42,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare.compare import ALPHA, RELEVANT, compare, report_of
     from kvbench.report.compare.paired_rows import sides
     from kvbench.report.formats.emit import write_report
-    from kvbench.report.output import check_format
+    from kvbench.report.report_file import check_format
     from kvbench.report.stats.pass_at import pass_at
 
     check_format(flags.format, FORMATS)

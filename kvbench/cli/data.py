@@ -17,7 +17,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest, printable
 from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
-from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
+from kvbench.tasks.data.lock import DataSource, Download, Lock, expanded, read_lock
 from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.record import read_records, state_of
 from kvbench.tasks.files import folder
@@ -214,7 +214,7 @@ def _list(lock: Lock, root: Path) -> int:
     return ExitCode.OK
 
 
-def _tree(source: Source, root: Path) -> dict[str, Any]:
+def _tree(source: DataSource, root: Path) -> dict[str, Any]:
     """Return a source as JSON; `bytes`: of the files that are there."""
     outputs = source.outputs(root)
     present = [path for output in outputs if (path := root / output.path).is_file()]

@@ -23,7 +23,7 @@ from kvbench.cli.terminal import print_columns
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, named, read
-from kvbench.support.plugins import Item, groups, items, plugins, source_of
+from kvbench.support.plugins import GroupItem, groups, items, plugins, source_of
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.files import HOME, VARIABLE, absent, command, folder
@@ -51,7 +51,7 @@ KERNELS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math
 """Kernels that torch's fused attention chooses from here; cuDNN's is switched off, it is chosen by timing."""
 
 
-class Finding(NamedTuple):
+class Check(NamedTuple):
     """One line. `missing`: every run needs it and it is not there; `-`: only some runs need it. `command` gets it."""
 
     mark: Literal["ok", "-", "missing"]
@@ -98,7 +98,7 @@ def main(flags: argparse.Namespace) -> int:
     return ExitCode.DATA if any(finding.mark == "missing" for finding in findings) else ExitCode.OK
 
 
-def _summary(findings: Sequence[Finding]) -> Iterator[str]:
+def _summary(findings: Sequence[Check]) -> Iterator[str]:
     """Yield the findings in a few lines: what runs, what is to be fixed, what can be added."""
     by_name = {finding.name: finding for finding in findings}
     versions = (f"{name} {by_name[name].text}" for name in ("torch", "transformers") if by_name[name].mark == "ok")
@@ -123,28 +123,28 @@ def _summary(findings: Sequence[Finding]) -> Iterator[str]:
     yield "\nkvbench doctor --all: every check, with devices and times; --json: the same for programs."
 
 
-def _named(findings: Iterable[Finding], kind: str, mark: str | None) -> Iterator[str]:
+def _named(findings: Iterable[Check], kind: str, mark: str | None) -> Iterator[str]:
     """Return the names of a kind, such as `extra slurm`, with a mark; None: with any."""
     return (each.name for each in findings if each.name.startswith(f"{kind} ") and mark in (None, each.mark))
 
 
-def _packages(load: bool) -> Iterator[Finding]:
-    yield Finding("ok", "kvbench", f"{__version__} on Python {platform.python_version()}")
+def _packages(load: bool) -> Iterator[Check]:
+    yield Check("ok", "kvbench", f"{__version__} on Python {platform.python_version()}")
     for package in PACKAGES:
         try:
             version = metadata.version(package)
             if load:
                 importlib.import_module(package.removesuffix("-core"))
         except metadata.PackageNotFoundError:
-            yield Finding("missing", package, f"not installed: pip install {package}")
+            yield Check("missing", package, f"not installed: pip install {package}")
         except Exception as error:  # a broken package raises anything: ImportError, OSError of a shared library
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            yield Finding("missing", package, f"{cause}: pip install --force-reinstall {package}")
+            yield Check("missing", package, f"{cause}: pip install --force-reinstall {package}")
         else:
-            yield Finding("ok", package, version)
+            yield Check("ok", package, version)
 
 
-def _files() -> Iterator[Finding]:
+def _files() -> Iterator[Check]:
     for name, folder_of, files in (
         ("settings", paths.conf, ()),
         ("reference model", lambda: paths.assets() / "reference", MODEL),
@@ -152,22 +152,22 @@ def _files() -> Iterator[Finding]:
         try:
             folder = folder_of()
         except FileNotFoundError as error:
-            yield Finding("missing", name, f"{error}: {AGAIN}")
+            yield Check("missing", name, f"{error}: {AGAIN}")
             continue
         missing = [file for file in files if not (folder / file).is_file()]
         text = f"{folder} is without {', '.join(missing)}: {AGAIN}" if missing else str(folder)
-        yield Finding("missing" if missing else "ok", name, text)
+        yield Check("missing" if missing else "ok", name, text)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Check]:
     brought = {name: (wants.keys["modules"], wants.says) for name, wants in _brought("doctor").items()}
     for extra, (modules, needs) in sorted((EXTRAS | brought).items()):
         name, missing = f"extra {extra}", [module for module in modules if find_spec(module) is None]
         if missing:
             install = f"pip install 'kvbench[{extra}]'" + " --no-build-isolation" * (extra == "flash")
-            yield Finding("-", name, f"no {needs}: without {', '.join(missing)}", install)
+            yield Check("-", name, f"no {needs}: without {', '.join(missing)}", install)
         else:
-            yield Finding("ok", name, f"{', '.join(modules)}: {needs}")
+            yield Check("ok", name, f"{', '.join(modules)}: {needs}")
 
 
 def _brought(group: str) -> Mapping[str, Named]:
@@ -178,7 +178,7 @@ def _brought(group: str) -> Mapping[str, Named]:
         return {}
 
 
-def installed_plugins() -> Iterator[Finding]:
+def installed_plugins() -> Iterator[Check]:
     """Yield a line for every plugin; one that is broken is missing, because it brings nothing."""
     for point in plugins():
         assert point.dist is not None
@@ -189,13 +189,13 @@ def installed_plugins() -> Iterator[Finding]:
             for item in added:
                 _build(item)
         except ValueError as error:
-            yield Finding("missing", name, str(error))
+            yield Check("missing", name, str(error))
         else:
             names = ", ".join(f"{item.group} {item.name}" for item in added)
-            yield Finding("ok", name, f"{source.version}: {names or 'adds nothing'}")
+            yield Check("ok", name, f"{source.version}: {names or 'adds nothing'}")
 
 
-def _build(item: Item) -> None:
+def _build(item: GroupItem) -> None:
     """Raise UserError for a file that does not instantiate, or names code that does not import; one with a setting that
     has no default is not tried.
     """
@@ -213,30 +213,30 @@ def _build(item: Item) -> None:
         build(item.group, part[item.group])
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[Check]:
     """Yield the devices that torch sees and what works on each. Nothing where torch does not load."""
     try:
         import torch
     except Exception:  # reported with the packages
         return
-    yield Finding("ok", "cpu", f"{torch.get_num_threads()} threads")
+    yield Check("ok", "cpu", f"{torch.get_num_threads()} threads")
     yield from _tried(torch, "cpu")
     if not torch.cuda.is_available():
-        yield Finding("-", "cuda", "no GPU seen by torch: runs use the CPU, model.device=cuda is refused")
+        yield Check("-", "cuda", "no GPU seen by torch: runs use the CPU, model.device=cuda is refused")
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(index))
         product = torch.cuda.get_device_properties(index).name
-        yield Finding("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
+        yield Check("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
         yield from _tried(torch, f"cuda:{index}")
     for name, kernels in _brought("kernels").items():
         package = kernels.keys.get("package")
         if package is None or find_spec(package):
-            yield Finding("ok", name, metadata.version(package) if package else kernels.says)
+            yield Check("ok", name, metadata.version(package) if package else kernels.says)
         else:
-            yield Finding("-", name, f"not installed: no model.kernels={name} on a GPU", kernels.keys["install"])
+            yield Check("-", name, f"not installed: no model.kernels={name} on a GPU", kernels.keys["install"])
 
 
-def _tried(torch: Any, device: str) -> Iterator[Finding]:
+def _tried(torch: Any, device: str) -> Iterator[Check]:
     """Yield which dtypes a small product and a small attention run in."""
     works, fails = [], []
     for name, tolerance in DTYPES.items():
@@ -246,10 +246,10 @@ def _tried(torch: Any, device: str) -> Iterator[Finding]:
             first_line = (str(error).strip().splitlines() or [""])[0][:80]
             fails.append(f"{name} ({type(error).__name__}: {first_line})")
     text = ", ".join(works) + (f"; not {', '.join(fails)}: choose another with model.dtype" if fails else "")
-    yield Finding("-" if fails else "ok", f"{device} dtypes", f"{SIZE} x {SIZE} product: {text}")
+    yield Check("-" if fails else "ok", f"{device} dtypes", f"{SIZE} x {SIZE} product: {text}")
     for name in ("float32", "bfloat16", "float16"):
         kernels = [kernel for kernel in KERNELS if _attends(torch, device, getattr(torch, name), kernel)]
-        yield Finding("ok" if kernels else "-", f"{device} sdpa {name}", ", ".join(kernels) or "no kernel runs")
+        yield Check("ok" if kernels else "-", f"{device} sdpa {name}", ", ".join(kernels) or "no kernel runs")
 
 
 def _multiply(torch: Any, device: str, dtype: Any, tolerance: float) -> float:
@@ -284,7 +284,7 @@ def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
         return False
 
 
-def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
+def places(root: str | None, whole: bool = True) -> Iterator[Check]:
     """Yield the folders that runs read from, and what each family of tasks lacks under `data.root`.
 
     whole: also how sentences are split where no essays are at hand; nltk takes a second to load.
@@ -294,34 +294,34 @@ def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
     try:
         from huggingface_hub import constants
     except Exception:  # transformers does not load either, which is reported with the packages
-        yield Finding("-", "HF_HOME", "huggingface_hub does not load: models cannot be downloaded from the hub")
+        yield Check("-", "HF_HOME", "huggingface_hub does not load: models cannot be downloaded from the hub")
     else:
         offline = "; HF_HUB_OFFLINE is set: only models that were downloaded before" if constants.HF_HUB_OFFLINE else ""
-        yield Finding("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
-    yield Finding("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
+        yield Check("ok", "HF_HOME", f"{_free_space(Path(constants.HF_HOME))}{offline}")
+    yield Check("ok", "KVBENCH_HOME", f"{_free_space(paths.home())}; hashes of large model files")
     under = folder(root)
     named_by = "data.root" if root else next((name for name in (VARIABLE, HOME) if os.environ.get(name)), None)
     origin = named_by or f"the default; data.root or {VARIABLE} names another"
-    yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
+    yield Check("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
     for name, source in read_lock().items():
         missing = absent(root, source)
         pins, downloads = source.pins(under)
         unpinned = f"; {downloads - pins} of {downloads} downloads have no pinned SHA-256" if pins < downloads else ""
         if missing:
             text = f"{source.tasks}: no {', '.join(missing)} under {under}{unpinned}"
-            yield Finding("-", f"data {name}", text, command(root, name))
+            yield Check("-", f"data {name}", text, command(root, name))
         else:
-            yield Finding("ok", f"data {name}", f"{source.tasks}{unpinned}")
+            yield Check("ok", f"data {name}", f"{source.tasks}{unpinned}")
     if not whole and absent(root, read_lock()["paul_graham_essays"]):
         return
     try:
         if resolved("auto") == "english":
-            yield Finding("ok", "sentences", "the English Punkt model, as RULER uses it")
+            yield Check("ok", "sentences", "the English Punkt model, as RULER uses it")
         else:
             text = "Punkt without its English model: RULER tasks with essays are not the official ones"
-            yield Finding("-", "sentences", text, DOWNLOAD)
+            yield Check("-", "sentences", text, DOWNLOAD)
     except ValueError as error:
-        yield Finding("-", "sentences", str(error))
+        yield Check("-", "sentences", str(error))
 
 
 def _free_space(path: Path) -> str:

@@ -59,7 +59,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.losses import ALARM, MIN_EFFECT
     from kvbench.report.compare.paired_rows import side
-    from kvbench.report.output import text_to
+    from kvbench.report.report_file import text_to
     from kvbench.report.stats.paired_tests import ALPHA
 
     shares_of, words = shares(flags.words, {"alpha": ALPHA})

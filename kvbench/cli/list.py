@@ -17,7 +17,7 @@ from kvbench.config.overrides import format_value
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.named import read
-from kvbench.support.plugins import OURS, Item, brought, faults, groups, items, sources
+from kvbench.support.plugins import OURS, GroupItem, brought, faults, groups, items, sources
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
@@ -130,7 +130,7 @@ def print_list(group: str) -> None:
     _print_lines(_named(group, ()))
 
 
-def describe(item: Item) -> Description:
+def describe(item: GroupItem) -> Description:
     """Describe an item by the words of its file."""
     entry = words_of(item)
     said = read(item.path).says if item.group == "command" else entry.says
@@ -180,7 +180,7 @@ def _explained(group: str, described: Description) -> Description:
         return replace(described, says=f"{described.says}\n{error}".strip())
 
 
-def settings_of(item: Item) -> Iterator[Setting]:
+def settings_of(item: GroupItem) -> Iterator[Setting]:
     """Yield settings with the note of the file, else with the meaning of the field."""
     from kvbench.config.compose import composed
 
@@ -199,7 +199,7 @@ def settings_of(item: Item) -> Iterator[Setting]:
             yield Setting(key, value, says)
 
 
-def _settings_of_policies(item: Item) -> Iterator[Setting]:
+def _settings_of_policies(item: GroupItem) -> Iterator[Setting]:
     """Yield the settings of policies that a step or a kind of an allocation has."""
     node, part = load_entry(item.group, item.name), item.name.rpartition("/")[0]
     values = {key: value for key, value in defaults_of(item.group, node).items() if key != "kind"}

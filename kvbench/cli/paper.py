@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.report.output import FORMATS, format_of
+from kvbench.report.report_file import FORMATS, format_of
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.named import code_of, named
 from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
-    from kvbench.papers.request import Request
+    from kvbench.papers.request import PaperRequest
     from kvbench.run.shard import Shard
 
 
@@ -105,11 +105,11 @@ def main(flags: argparse.Namespace) -> int:
         tell_written(flags.out)
         return ExitCode.OK
     from kvbench.cli.sweep import SCREEN
-    from kvbench.papers.request import Request, RowsElsewhere, Runner
+    from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
     from kvbench.papers.run import render_all, render_item
 
-    given = {field.name: getattr(flags, field.name) for field in fields(Request)}
-    request = Request(**{**given, "words": tuple(words)})
+    given = {field.name: getattr(flags, field.name) for field in fields(PaperRequest)}
+    request = PaperRequest(**{**given, "words": tuple(words)})
     runner = Runner(SCREEN, PartOfItem)
     try:
         if name != "all":
@@ -131,7 +131,7 @@ class PartOfItem:
     """A part of the rows of an item, made in the process that calls it; returns its exit code."""
 
     name: str
-    request: "Request"
+    request: "PaperRequest"
     part: "Shard"
 
     def __call__(self) -> int:

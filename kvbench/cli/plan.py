@@ -66,7 +66,6 @@ def declare(parser: Parser) -> None:
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
-    from kvbench.run.launch.slurm import Slurm
     from kvbench.work.plan_text import submission_text
     from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import logger_of
@@ -82,17 +81,16 @@ def main(flags: argparse.Namespace) -> int:
         sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True, stale=flags.stale)
         similar = similar_runs(sweep.plan, sweep.results)
     if flags.dry:
-        if not isinstance(sweep.launcher, Slurm):
+        if (submitted := submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)) is None:
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
-        print(submission_text(submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)))
+        print(submission_text(submitted))
         return 0
     seconds, start = estimate(sweep.plan, similar), starting(sweep.plan, similar, planning)
     if flags.json:
         print(json.dumps(_tree(sweep, seconds, start), indent=1))
     else:
         _print(sweep, seconds, start)
-        if isinstance(sweep.launcher, Slurm):
-            submitted = submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)
+        if submitted := submission(sweep.plan, similar, sweep.launcher, sweep.results, planning):
             print("\n" + submission_text(submitted))
     return 0
 
@@ -125,7 +123,7 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
     if any(group.jobs and group.model.runs_here for group in plan.groups):
         say(console, total_text(seconds, start))
     unknown = [group for group in plan.groups if group.key in seconds and seconds[group.key] is None]
-    for line in named("plan").values() if sweep.launcher.name != "slurm" else ():
+    for line in named("plan").values() if not sweep.launcher.submits else ():
         if text := line.load()(unknown, start):
             say(console, text)
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")

@@ -9,8 +9,8 @@ from typing import Any
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell_written, warner
-from kvbench.report.output import FORMATS as REPORT_FORMATS
-from kvbench.report.output import check_format, format_of
+from kvbench.report.report_file import FORMATS as REPORT_FORMATS
+from kvbench.report.report_file import check_format, format_of
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 

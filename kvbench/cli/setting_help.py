@@ -9,7 +9,7 @@ from kvbench.config.entries import ALLOCATION, STEP, class_of, flat, load_entry,
 from kvbench.config.overrides import format_value
 from kvbench.support.annotations import help_of
 from kvbench.support.noted import noted
-from kvbench.support.plugins import NO_STEP, Item, items
+from kvbench.support.plugins import NO_STEP, GroupItem, items
 from kvbench.support.settings_file import Entry, entry_of
 
 NO_SETTINGS = {"_target_", "name", "accepts", "defaults", "usual"}
@@ -49,7 +49,7 @@ def help_of_steps() -> dict[str, str]:
     return texts
 
 
-def notes_of(item: Item) -> dict[str, str]:
+def notes_of(item: GroupItem) -> dict[str, str]:
     """Return the notes on values in the file of an item, by the full names of the settings."""
     entry = words_of(item)
     tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
@@ -67,7 +67,7 @@ def explained(tree: dict[str, Any], texts: Mapping[str, str]) -> Iterator[tuple[
             yield key, "" if has_parts else format_value(value), texts.get(key, "")
 
 
-def words_of(item: Item) -> Entry:
+def words_of(item: GroupItem) -> Entry:
     """Return the words of a file; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
     try:
         node = parsed(item.path.read_text("utf-8"))

@@ -38,7 +38,7 @@ from kvbench.support.annotations import Help, annotated
 from kvbench.support.errors import UserError
 from kvbench.support.named import made
 from kvbench.support.noted import declared
-from kvbench.support.plugins import Item, brought, held_groups, items
+from kvbench.support.plugins import GroupItem, brought, held_groups, items
 from kvbench.support.text import closest
 
 MOST_COMBINATIONS = 100_000
@@ -126,7 +126,7 @@ def composed(chosen: Mapping[str, str]) -> Tree:
     return {**tree, "task": {name: usual[name] for name in declared(EVERY_TASK)} | tree["task"]}
 
 
-def _score_of(policy: Item, entry: Tree, chosen: str | None) -> Item:
+def _score_of(policy: GroupItem, entry: Tree, chosen: str | None) -> GroupItem:
     """Return the score of a policy: the one that was chosen if it takes one, else the one that its file names.
 
     Raises UserError for a file that names something else.

@@ -16,7 +16,7 @@ import yaml
 from kvbench.config.given import class_in, fault_of, is_python_file, names_object, object_of, settings_of_object
 from kvbench.support.errors import UserError
 from kvbench.support.noted import REQUIRED, declared, defaults
-from kvbench.support.plugins import NO_STEP, OURS, Item, Source, groups, held_groups, items
+from kvbench.support.plugins import NO_STEP, OURS, GroupItem, Source, groups, held_groups, items
 from kvbench.support.settings_file import LOADER, entry_of
 from kvbench.support.text import closest
 
@@ -112,24 +112,24 @@ def folders(group: str) -> list[str]:
     return sorted({name.rpartition("/")[0] for name in names if "/" in name} - set(names))
 
 
-def find(group: str, word: str) -> Item | None:
+def find(group: str, word: str) -> GroupItem | None:
     """Return what a word of a command line names; None if the group has no such name.
 
     Raises UserError or MissingFile for a Python file that holds no class of the group, or one with a name of kvbench.
     """
     if names_object(word):
         value = object_of(word)
-        return Item(group, value.name, Path(word), _GIVEN) if is_object(group, value) else None
+        return GroupItem(group, value.name, Path(word), _GIVEN) if is_object(group, value) else None
     if not is_python_file(word) or group not in ("score", *held_groups()):
         return items(group).get(word)
     path = Path(word).expanduser().resolve()
     name = getattr(class_of(group, {"_target_": word}), "name", path.stem)
     if (ours := items(group).get(name)) is not None:
         raise UserError(f"{word} names its {group} {name}, and {ours.source} has a {group} of that name: rename yours")
-    return Item(group, name, path, _GIVEN)
+    return GroupItem(group, name, path, _GIVEN)
 
 
-def content(item: Item) -> Tree:
+def content(item: GroupItem) -> Tree:
     """Return the settings of a name: of its group and of others that it changes, each over what its class declares.
 
     Raises UserError for a file that cannot be read or lacks what it must say, and as `class_of`. Never change the
@@ -169,7 +169,7 @@ def parsed(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def _read(item: Item) -> Any:
+def _read(item: GroupItem) -> Any:
     """Return what a file says, without the words about it."""
     try:
         node = parsed(item.path.read_text("utf-8"))

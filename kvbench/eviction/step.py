@@ -42,7 +42,7 @@ class Units:
         return self.newest
 
     def of_pairs(self, pairs: int) -> int:
-        """Units that a budget of `pairs` tokens holds."""
+        """Return how many units a budget of `pairs` tokens holds."""
         return pairs
 
     def ranking(self, by_token: Ranking) -> Ranking:
@@ -54,7 +54,7 @@ class Units:
         return kept
 
     def lengths(self, counts: Lengths, kept: Sequence[Kept]) -> Lengths:
-        """Tokens that each cache head keeps. counts: candidates that it keeps. kept: its tokens, by layer."""
+        """Return how many tokens each cache head keeps. counts: of candidates. kept: its tokens, by layer."""
         return counts + self.sink + self.newest
 
     def check(self, pairs: int, name: str, subject: str) -> None:
@@ -124,7 +124,7 @@ class Step:
     def change(
         self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
-        """`after`, the pairs of `before` that are marked in `kept`, as the layer holds them from now on.
+        """Return `after`, the pairs of `before` that `kept` marks, as the layer holds them from now on.
 
         Rows of `kept` are the cache heads of `after`, columns the slots of `before`. What `after` holds beyond them,
         newer than all of `before`, stays as it is. window: observed queries, None unless they are read.
@@ -136,7 +136,7 @@ class Step:
         return holder
 
     def unused_bytes(self, cache: Any) -> int:
-        """Bytes that are allocated beside what a cache holds."""
+        """Return the bytes that are allocated beside what a cache holds."""
         return 0
 
 

@@ -115,7 +115,7 @@ class Generation:
 
 
 @dataclass
-class Answer:
+class DecodedAnswer:
     """The answer of a cell to one question, or why it has none.
 
     tokens: read before it since the beginning of the prompt. peak_bytes, evictions: of the cell up to here. read:
@@ -257,7 +257,7 @@ class Engine:
     def prefill_turns(
         self, ids: Int[Tensor, "tokens"], evictor_after: EvictorAfter, blocks: Sequence[int]
     ) -> Prefilled:
-        """`prefill_evicting` with blocks of these sizes, and the eviction that follows a number of tokens."""
+        """Read a prompt as `prefill_evicting` does, in blocks of these sizes, with the eviction that follows each."""
         self._check_block(max(blocks, default=1))
         self._check_prompt(ids)
         evictor, logits = evictor_after(blocks[0]), torch.empty(0)
@@ -305,7 +305,7 @@ class Engine:
         question: Int[Tensor, "tokens"] | None = None,
         choose: Sampler = greedy,
     ) -> list[Generation]:
-        """Answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
+        """Return answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
 
         Without a `question`, the first token comes from the logits of the prefill; with one, each cell reads it first.
         No `stop` token is chosen among the first `at_least` tokens. Where tokens are not drawn, a batch that can narrow
@@ -318,7 +318,7 @@ class Engine:
 
     @torch.inference_mode()
     def read_question(self, batch: DecodeBatch, question: Int[Tensor, "tokens"]) -> Float[Tensor, "rows vocabulary"]:
-        """Read the same tokens in every cell; logits of the last one, for the active cells at least."""
+        """Read the same tokens in every cell; return the logits of the last one, for the active cells at least."""
         logits = torch.empty(0)
         for block in question.to(self.device).split(QUESTION_BLOCK):
             logits = self.read(batch, block.expand(batch.cells, -1))
@@ -334,7 +334,7 @@ class Engine:
         choose: Sampler = greedy,
         clock: float | None = None,
     ) -> list[Generation]:
-        """`generate` from the logits of every cell, whose prompts may differ. clock: when the time of the first step
+        """Generate from the logits of every cell, whose prompts may differ. clock: when the time of the first step
         began; None: now.
         """
         clock = time.perf_counter() if clock is None else clock
@@ -413,7 +413,7 @@ class Engine:
     def nll(
         self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1
     ) -> Float[Tensor, "cells targets"]:
-        """Negative log-likelihood, in nats and float32 or wider, of every token but the first given those before it.
+        """Return -log p, in nats and float32 or wider, of every token but the first given those before it.
 
         Tokens follow those that the caches have read, and are read `block` at a time by at most `max_batch` caches.
         Raises UserError for a score that is not finite.
@@ -445,13 +445,13 @@ class Engine:
 
     @torch.inference_mode()
     def read(self, batch: DecodeBatch, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:
-        """Read new tokens in every cell of a batch; logits of the last one, for the active cells at least."""
+        """Read new tokens in every cell; return the logits of the last one, for the active cells at least."""
         return self.read_all(batch, ids, last=1)[:, -1]
 
     def read_all(
         self, batch: DecodeBatch, ids: Int[Tensor, "cells new"], last: int | None = None
     ) -> Float[Tensor, "rows last vocabulary"]:
-        """`read`, with the logits of the `last` newest tokens; None: of all new ones."""
+        """Read as `read` does; return the logits of the `last` newest tokens, None: of all new ones."""
         new = ids.shape[1]
         if new > 1 and bridge.traits(self.model).starts_anew:
             return torch.cat([self.read_all(batch, token) for token in ids.split(1, dim=1)], dim=1)[:, -(last or new) :]

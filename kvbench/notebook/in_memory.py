@@ -41,8 +41,8 @@ from kvbench.support.errors import Fault, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import held_groups
 
-Item = TypeVar("Item")
-Named = str | Item | Sequence[str | Item]
+T = TypeVar("T")
+Named = str | T | Sequence[str | T]
 """What has a name on the command line: its name, an object, or a list of them."""
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
@@ -172,13 +172,13 @@ def generate(
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
     """Return which positions were kept in each head: a matplotlib figure with a panel for each policy."""
     from kvbench.report.plots.canvas import styled, titles
-    from kvbench.report.plots.kept_sets import Panel, kept_figure
+    from kvbench.report.plots.kept_sets import KeptPanel, kept_figure
 
     cells = [evicted] if isinstance(evicted, Evicted) else list(evicted)
     common, names = titles([{"policy": cell.policy, "score": cell.score, "budget": cell.budget} for cell in cells])
     heading = f"{common}\nKV pairs kept" if common else "KV pairs kept"
     with styled():
-        return kept_figure([Panel(name, (cell.kept,)) for name, cell in zip(names, cells, strict=True)], heading)
+        return kept_figure([KeptPanel(name, (cell.kept,)) for name, cell in zip(names, cells, strict=True)], heading)
 
 
 def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:

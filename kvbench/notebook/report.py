@@ -6,7 +6,7 @@ from typing import Any
 from kvbench.report.formats.emit import emitted
 from kvbench.report.formats.html import html_text
 from kvbench.report.formats.table import Report
-from kvbench.report.output import FORMATS, check_format
+from kvbench.report.report_file import FORMATS, check_format
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from kvbench.run.progress import Progress
 from kvbench.support.errors import UserError
 from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress, screen
-from kvbench.work.sweep import RunOutput, logger_of, make, rows_of
+from kvbench.work.sweep import RunOutput, logger_of, make, rows_of_sweep
 
 
 def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
@@ -37,7 +37,7 @@ def sweep_and_rows(
             f"launcher={sweep.launcher.name}: Python runs in this process only; use the command kvbench run"
         )
     make(sweep, (), _no_part, SCREEN)
-    rows = rows_of(sweep)
+    rows = rows_of_sweep(sweep)
     logger.mirror(sweep.results, rows)
     return sweep, frame_of(rows, sweep.results.path)
 

@@ -21,7 +21,7 @@ class RowsElsewhere(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class PaperRequest:
     """The settings of a command line and its flags, which `kvbench paper --help` explains."""
 
     words: tuple[str, ...] = ()
@@ -64,4 +64,4 @@ class Runner:
     """How an item's rows are made: the screen of the user, and the task that makes a part of an item elsewhere."""
 
     screen: RunOutput
-    part: Callable[[str, Request, Shard], PartToRun]
+    part: Callable[[str, PaperRequest, Shard], PartToRun]

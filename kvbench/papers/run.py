@@ -8,11 +8,11 @@ from typing import TextIO
 
 from kvbench.config.overrides import GROUPS
 from kvbench.papers.item import Item, item_of, names
-from kvbench.papers.request import Request, RowsElsewhere, Runner
+from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
 from kvbench.papers.sweep import ItemSweep, PrintedPage
 from kvbench.report.formats.emit import write_report
-from kvbench.report.output import SUFFIXES, file_to, text_to
 from kvbench.report.plots.canvas import check_file
+from kvbench.report.report_file import SUFFIXES, file_to, text_to
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
@@ -21,7 +21,7 @@ ROOTS = (*GROUPS, "budget", "data", "results", "schedule", "seed")
 """The first part of a setting of an item that rows measure."""
 
 
-def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path, picture: Path | None) -> bool:
+def render_item(name: str, request: PaperRequest, runner: Runner, out: TextIO | Path, picture: Path | None) -> bool:
     """Render one item; returns whether it is complete. Raises UserError for an unknown name or setting.
 
     Raises MissingFile if no task of it has data, or its model is not there.
@@ -39,7 +39,7 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
     return not _render(item, work, request, out, picture)
 
 
-def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
+def render_all(request: PaperRequest, runner: Runner, folder: Path | None) -> bool:
     """Render all items, also if some of them fail. Returns whether all of them are complete.
 
     Raises UserError for a setting that no item has, and for a `folder` that is a file.
@@ -80,20 +80,20 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
     return not incomplete
 
 
-def _check_used(unused: set[str], request: Request, name: str) -> None:
+def _check_used(unused: set[str], request: PaperRequest, name: str) -> None:
     """Raise UserError for settings of the command line that no run has."""
     for override in request.overrides:
         if override.key in unused:
             raise UserError(f"unknown setting {override.key}: no run of {name} has it; kvbench paper {name} --plan")
 
 
-def _work_of(item: Item, request: Request, runner: Runner) -> PrintedPage:
+def _work_of(item: Item, request: PaperRequest, runner: Runner) -> PrintedPage:
     """Return what makes the page of an item under the settings of a command."""
     is_printed = request.published or item.layout.words
     return (PrintedPage if is_printed else resolve_name(item.made_by))(item, request, runner)
 
 
-def _render(item: Item, work: PrintedPage, request: Request, out: TextIO | Path, picture: Path | None) -> str:
+def _render(item: Item, work: PrintedPage, request: PaperRequest, out: TextIO | Path, picture: Path | None) -> str:
     """Write the page and picture of an item, or its plan. Returns why it is incomplete ("" if it is not)."""
     lines = work.commands() if request.commands else None
     if request.plan and isinstance(work, ItemSweep):

@@ -15,16 +15,16 @@ from kvbench.papers.item import At, Item
 from kvbench.papers.numbers import Measured, Placed, differences, numbers_of
 from kvbench.papers.page import Page, page
 from kvbench.papers.published import published
-from kvbench.papers.request import Request, RowsElsewhere, Runner
+from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
 from kvbench.records import Row, check_writable
 from kvbench.records.manifest import citation
 from kvbench.report.formats.table import Report
 from kvbench.report.plots.canvas import save, stamped, styled
-from kvbench.report.plots.plot import Request as PlotRequest
+from kvbench.report.plots.plot import Request
 from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
-from kvbench.run.launch.slurm import Slurm, active
+from kvbench.run.launch.slurm import active
 from kvbench.run.shard import Shard
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile
@@ -33,7 +33,7 @@ from kvbench.support.quantity import count_noun
 from kvbench.work.failures import ExitCode
 from kvbench.work.plan_text import cells_text, submission_text, total_text
 from kvbench.work.planned import Sweep, sweep_of
-from kvbench.work.sweep import make, rows_of
+from kvbench.work.sweep import make, rows_of_sweep
 
 DEVICE = "a100-80gb"
 """The device that the runs of items are planned for."""
@@ -51,7 +51,7 @@ class Result:
 class PrintedPage:
     """An item that runs nothing: its page has the printed numbers."""
 
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+    def __init__(self, item: Item, request: PaperRequest, runner: Runner) -> None:
         self.item, self.request, self.runner = item, request, runner
         self.printed = published(item, paths.papers())
 
@@ -70,7 +70,7 @@ class ItemSweep(PrintedPage):
     measured_by = ("run",)
     """Words of the command that makes its cells."""
 
-    def __init__(self, item: Item, request: Request, runner: Runner) -> None:
+    def __init__(self, item: Item, request: PaperRequest, runner: Runner) -> None:
         super().__init__(item, request, runner)
         self.cells = cells_of_item(item, request.overrides, request.smoke)
 
@@ -102,8 +102,7 @@ class ItemSweep(PrintedPage):
         yield f"{sweep.plan.rows - sweep.plan.rows_to_do} of {sweep.plan.rows} rows are in {sweep.results.path}"
         if sweep.plan.rows_to_do:
             yield total_text(estimate(sweep.plan, similar), starting(sweep.plan, similar, planning))
-        if isinstance(sweep.launcher, Slurm):
-            submitted = submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)
+        if submitted := submission(sweep.plan, similar, sweep.launcher, sweep.results, planning):
             yield f"\n{submission_text(submitted)}"
 
     def sweep(self, part: Shard | None = None) -> Sweep:
@@ -136,7 +135,7 @@ class ItemSweep(PrintedPage):
         if not ended:
             again = "run the same command again when kvbench status shows that all rows are there"
             raise RowsElsewhere(f"{name}: {again}", code)
-        return rows_of(sweep)
+        return rows_of_sweep(sweep)
 
     def run(self) -> Result:
         if not self.cells.with_data:
@@ -179,7 +178,7 @@ class ItemSweep(PrintedPage):
         assert self.item.picture is not None
         if self.item.picture == "curves":
             return draw_curves(shown)
-        request = PlotRequest(sweep.results.path, {"cell": [*sweep.samples]}, self.item.plot, self.warn)
+        request = Request(sweep.results.path, {"cell": [*sweep.samples]}, self.item.plot, self.warn)
         figure = code_of("plot", self.item.picture)(request)
         return stamped(figure, "SMOKE") if shown.smoke else figure
 

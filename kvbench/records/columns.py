@@ -25,7 +25,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records.folder import Finished, replacing
-from kvbench.records.lines import Block, Warn, read_blocks
+from kvbench.records.lines import LineBlock, Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import COLUMNS, HIGHER, LARGEST_NUMBER, LOWER, SCHEMA, SHARE, Row
 from kvbench.records.rows_files import Damage, FileCheck
@@ -80,7 +80,7 @@ def read_file(
 
 
 def _read_block(
-    block: Block, check: FileCheck, columns: Sequence[str], parser: ThreadPoolExecutor
+    block: LineBlock, check: FileCheck, columns: Sequence[str], parser: ThreadPoolExecutor
 ) -> tuple[Sequence[int], pa.Table, bool]:
     """Return the numbers of the whole lines of a block, their rows, and whether they are all lines, parsed at once."""
     parsed = None

@@ -27,7 +27,7 @@ LONGEST = LARGEST
 
 
 @dataclass(frozen=True)
-class Block:
+class LineBlock:
     """`count` whole lines of a file, without the last newline. first: the number of the first line, counted from 1.
 
     is_end: whether the file ends with them; if not, more lines follow, or a last one without a newline. are_objects:
@@ -74,7 +74,7 @@ def listed(folder: Path, suffix: str = "") -> list[Path]:
         return []
 
 
-def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
+def read_blocks(path: Path, warn: Warn) -> Iterator[LineBlock]:
     """Yield a file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
     check_file(path)
     size, first, rest = path.stat().st_size, 1, [b""]
@@ -90,7 +90,7 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
             while start := text.find(b"\n", starts[-1]) + 1:  # faster than counting newlines
                 starts.append(start)
             count, are_objects = len(starts), all(text[start : start + 1] == b"{" for start in starts)
-            yield Block(text, first, count, file.tell() == size and not rest[0], are_objects)
+            yield LineBlock(text, first, count, file.tell() == size and not rest[0], are_objects)
             first += count
     if any(rest):
         warn(torn(path, first, "no newline"))

@@ -16,7 +16,7 @@ from kvbench.records.rows import recorded
 from kvbench.records.sidecars import Curve, KeptSets, Timing, named_lines
 from kvbench.support.errors import UserError
 
-Line = TypeVar("Line", Curve, Timing, KeptSets)
+OwnLine = TypeVar("OwnLine", Curve, Timing, KeptSets)
 Key = tuple[str, int]
 """A cell and a sample."""
 
@@ -39,19 +39,19 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
     return kept
 
 
-def lines_by_file(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> dict[Key, dict[str, Line]]:
+def lines_by_file(folder: str | os.PathLike[str], kind: type[OwnLine], warn: Warn) -> dict[Key, dict[str, OwnLine]]:
     """Return the lines of each cell and sample by the names of their files.
 
     Raises UserError for two lines of one file that differ, and as `read_sidecar`.
     """
-    lines: dict[Key, dict[str, Line]] = {}
+    lines: dict[Key, dict[str, OwnLine]] = {}
     for name, line in named_lines(folder, kind, warn):
         if lines.setdefault((line.cell, line.sample), {}).setdefault(name, line) != line:
             refuse(folder, f"{kind.folder}/{name}.jsonl", line, "has two lines that differ")
     return lines
 
 
-def sidecar_of(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: str) -> Line | None:
+def sidecar_of(folder: str | os.PathLike[str], lines: Mapping[str, OwnLine], file: str) -> OwnLine | None:
     """Of the lines of its cell and sample, the line of a row of the rows file `file`; None if there are none.
 
     Raises UserError for lines of other files that differ.
@@ -71,7 +71,7 @@ def are_of(kept_sha256: str | None, line: KeptSets, folder: str | os.PathLike[st
     return False
 
 
-def refuse(folder: str | os.PathLike[str], where: str, line: Line, fault: str) -> NoReturn:
+def refuse(folder: str | os.PathLike[str], where: str, line: OwnLine, fault: str) -> NoReturn:
     """Raise UserError about a line."""
     raise UserError(
         f"{os.fspath(folder)}/{where}: cell {line.cell}, sample {line.sample} {fault}; remove the wrong line, or move "

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.labels import policy_of
-from kvbench.records.lines import Block, Warn, crc32_of, torn
+from kvbench.records.lines import LineBlock, Warn, crc32_of, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, numbered
@@ -66,7 +66,7 @@ class FileCheck:
         if self._finished is not None and self._finished.crc32 == crc32_of(path):
             self.ended = self._finished
 
-    def whole(self, block: Block) -> Sequence[int]:
+    def whole(self, block: LineBlock) -> Sequence[int]:
         """Return the numbers of the lines of a block that have their checksum; the others are noted as damaged."""
         numbers = range(block.first, block.first + block.count)
         self._lines += block.count
@@ -82,7 +82,7 @@ class FileCheck:
                 self.row(line, number, block)
         return [number for number, has in zip(numbers, whole, strict=True) if has]
 
-    def row(self, line: bytes, number: int, block: Block) -> Row | None:
+    def row(self, line: bytes, number: int, block: LineBlock) -> Row | None:
         """Return the row of a line, or None if it is damaged. Raises UserError for one of a later kvbench."""
         try:
             return Row.from_json(line)

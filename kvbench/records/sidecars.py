@@ -232,10 +232,10 @@ class Timing(Sidecar):
         return of_json(cls, json.dumps(data))
 
 
-Line = TypeVar("Line", bound=Sidecar)
+S = TypeVar("S", bound=Sidecar)
 
 
-def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
+def read_sidecar(folder: str | os.PathLike[str], kind: type[S], warn: Warn = warnings.warn) -> Iterator[S]:
     """Return the lines of every file of a sidecar folder, files by time. Faults: `read_lines`.
 
     A line without its checksum is a fault. Files that are not as their writers ended them go to ``warn``.
@@ -243,11 +243,11 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
     return (line for _, line in named_lines(folder, kind, warn))
 
 
-def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> Iterator[tuple[str, Line]]:
+def named_lines(folder: str | os.PathLike[str], kind: type[S], warn: Warn) -> Iterator[tuple[str, S]]:
     """Yield the lines of `read_sidecar`, each with the name of its file, which a rows file has too."""
     results = ResultsFolder(folder)
 
-    def parse(line: bytes) -> Line:
+    def parse(line: bytes) -> S:
         item = kind.from_json(line)
         if not has_checksum(line):
             raise UserError("its bytes do not match its checksum")

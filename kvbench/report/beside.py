@@ -10,9 +10,9 @@ from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
 from kvbench.records.lines import MISSING, Warn, listed
-from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
+from kvbench.records.own_lines import OwnLine, are_of, lines_by_file, refuse, sidecar_of
 from kvbench.records.rows import recorded
-from kvbench.report.frames import RESULTS, Source, named, place_of
+from kvbench.report.frames import RESULTS, Source, place_of, source_name
 from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9
@@ -23,17 +23,17 @@ METRICS: Mapping[type, str] = {Curve: "nll", Timing: "seconds_per_token"}
 _COLUMNS = ("metric", "value", "kept_sha256")
 
 
-def check_lines(source: Source, kind: type[Line], fix: str) -> None:
+def check_lines(source: Source, kind: type[OwnLine], fix: str) -> None:
     """Raise MissingFile if no such lines were recorded beside rows; fix: how they are recorded."""
     folder = place_of(source)
     if folder is None:
         fix = f'they lie in the folder of results, which it names in attrs["{RESULTS}"]: set it'
     elif listed(folder / kind.folder, ".jsonl"):
         return
-    raise MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl; {fix}")
+    raise MissingFile(f"{source_name(source)!r} has no {kind.folder}/*.jsonl; {fix}")
 
 
-def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:
+def lines_beside(source: Source, kind: type[OwnLine], warn: Warn) -> dict[tuple[str, int], OwnLine]:
     """Return the line of every row of a folder that has one, by (cell, sample). How many rows lack theirs goes to
     ``warn``.
 
@@ -45,7 +45,7 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
     by_file = lines_by_file(folder, kind, warn)
     files = _files_with(ResultsFolder(folder), kind)
     rows = recorded(folder, _COLUMNS, lambda text: None).to_pylist() if by_file or files else []
-    lines: dict[tuple[str, int], Line] = {}
+    lines: dict[tuple[str, int], OwnLine] = {}
     lost = mismatched = 0
     for row in rows:
         key, file = (row["cell"], row["sample"]), os.path.basename(row["file"]).removesuffix(".jsonl")
@@ -65,7 +65,7 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
     return lines
 
 
-def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
+def _files_with(folder: ResultsFolder, kind: type[OwnLine]) -> set[str]:
     """Return names of the rows files whose writers recorded such lines, including lost ones."""
     names = {path.stem for path in listed(folder.path / kind.folder, ".jsonl")}
     for path in listed(folder.path / "finished", ".json"):
@@ -75,7 +75,7 @@ def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
     return names
 
 
-def _should_have(row: Mapping[str, Any], is_recorded: bool, kind: type[Line]) -> bool:
+def _should_have(row: Mapping[str, Any], is_recorded: bool, kind: type[OwnLine]) -> bool:
     """Return whether a line of a row was recorded; `is_recorded`: whether its file has such lines."""
     if row["error"] is not None:
         return False

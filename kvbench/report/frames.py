@@ -42,12 +42,12 @@ def place_of(source: Source) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def named(source: Source) -> str:
+def source_name(source: Source) -> str:
     """Return a source as messages call it."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the frame"
 
 
-def table_of(frame: "DataFrame", columns: Collection[str]) -> pa.Table:
+def table_of_frame(frame: "DataFrame", columns: Collection[str]) -> pa.Table:
     """Return these columns of a frame, with ``file`` and ``line`` as other tables of rows.
 
     A column that the frame lacks has no values. Raises UserError for a frame without a column that rows must have, for

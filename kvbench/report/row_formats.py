@@ -10,7 +10,7 @@ from kvbench.records.lines import Warn
 from kvbench.records.moments import as_metadata, spans_of
 from kvbench.records.parquet_rows import write_parquet
 from kvbench.report.formats.data import write_csv
-from kvbench.report.output import check_format, check_parquet, file_to, text_to
+from kvbench.report.report_file import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import describer, load, load_table
 from kvbench.report.selection import Where
 

@@ -28,7 +28,7 @@ from kvbench.records.rows import (
     whole_rows,
     without,
 )
-from kvbench.report.frames import Source, named, place_of, table_of
+from kvbench.report.frames import Source, place_of, source_name, table_of_frame
 from kvbench.report.row_warnings import ReadCode, tell_altered, tell_codes, tell_missing
 from kvbench.report.selection import NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile
@@ -57,7 +57,7 @@ def load_table(
 
     Raises FileNotFoundError if there are no rows, NothingSelected if none is selected, ValueError naming file and line
     for a row of a later kvbench, for two rows of one sample that contradict each other, and as
-    `kvbench.report.frames.table_of`.
+    `kvbench.report.frames.table_of_frame`.
     """
     where = where or {}
     check_where(where)
@@ -67,13 +67,13 @@ def load_table(
         check_name(path := Path(source))
         rows = whole_rows(path, read, warn, describe)
     else:
-        rows = table_of(source, read)
+        rows = table_of_frame(source, read)
     if not rows.num_rows:
         raise NothingSelected("the frame has no rows") if path is None else MissingFile(_no_rows(path))
     rows = select(rows, where, describe, warn)
     rows = rows if path is None else _once(rows, warn)
-    tell_codes(named(source), rows, code_reader(source), warn)
-    tell_altered(named(source), rows, describe, warn)
+    tell_codes(source_name(source), rows, code_reader(source), warn)
+    tell_altered(source_name(source), rows, describe, warn)
     if path is not None and not is_parquet(path):
         tell_missing(ResultsFolder(path), rows, bool(where), warn)
     return rows

@@ -17,7 +17,7 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.records.labels import PAPER, variant_of
 from kvbench.records.row import HIGHER, LOWER
-from kvbench.run.code import Code, code_of
+from kvbench.run.code import Code, code_of_cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import Claim, check
 from kvbench.support.plugins import foreign
@@ -66,12 +66,12 @@ def check_model_unchanged(spec: ModelSpec, named: str) -> None:
 
 
 def canonical(description: Any) -> str:
-    """JSON with sorted names and no spaces."""
+    """Return JSON with sorted names and no spaces."""
     return json.dumps(description, sort_keys=True, separators=(",", ":"))
 
 
 def digest(text: str) -> str:
-    """Sixteen hex digits of the SHA-256 of a canonical text."""
+    """Return sixteen hex digits of the SHA-256 of a canonical text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -158,7 +158,7 @@ class Cell:
     @cached_property
     def code(self) -> Code:
         """The code that makes its numbers, as it is when it is asked for first."""
-        return code_of(self.policy, self.score, self.task, self.holder)
+        return code_of_cell(self.policy, self.score, self.task, self.holder)
 
     @cached_property
     def prefill_key(self) -> str:

@@ -39,7 +39,7 @@ class Code:
         return NO_SOURCE if self.parts is None else environment_id(self.parts)
 
 
-def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None" = None) -> Code:
+def code_of_cell(policy: "Policy", score: "Score", task: Task, holder: "Holder | None" = None) -> Code:
     """Return the code of a cell. A score, step or holder counts with what it imports of others, a task with its metric.
 
     Parts of different files have different names: two hashes of one name are two versions of it.

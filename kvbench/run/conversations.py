@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.conversation import Question, converse
+from kvbench.models.decode.conversation import QuestionTokens, converse
 from kvbench.models.decode.next_token import Choice, Sampled, greedy
-from kvbench.models.engine import Answer
+from kvbench.models.engine import DecodedAnswer
 from kvbench.run.answers import Answers
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import DecodeJob, run_prefill_job
@@ -35,10 +35,10 @@ class ConversationJob(DecodeJob):
 
     def decode(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
-    ) -> list[dict[int, Answer]]:
+    ) -> list[dict[int, DecodedAnswer]]:
         """Return the answers of each cell up to its sample, by sample."""
         turns = [zip(self.prompts[last.id].turns, (*last.earlier, last), strict=True) for last in samples]
-        questions = [[Question(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
+        questions = [[QuestionTokens(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
         answered = [range(last.id - self.draws * len(last.earlier), last.id + 1, self.draws) for last in samples]
         uniforms_of = [
             [self.uniforms(sample, turn.max_new_tokens + 1) for sample, turn in zip(*each, strict=True)]

@@ -29,8 +29,8 @@ def batch_kind(cell: Cell) -> BatchKind:
 
 
 def batches(answers: Sequence[CellAnswer], size: int) -> Iterator[list[CellAnswer]]:
-    """At most `size` answers that can be decoded together: all evict from the answer too, or none does, and they have
-    one holder. Those that are scored alike stand together, which takes fewer operations.
+    """Yield at most `size` answers that can be decoded together: all evict from the answer too, or none does, and
+    they have one holder. Answers that are scored alike stand together, which takes fewer operations.
     """
 
     def kind(answer: CellAnswer) -> BatchKind:

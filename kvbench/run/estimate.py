@@ -16,7 +16,8 @@ from kvbench.records.rows import recorded, with_values
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
-from kvbench.run.launch.slurm import Slurm
+from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.request import SubmitRequest
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.plan_memory import memory_of
 from kvbench.run.runner import run
@@ -106,7 +107,7 @@ class Submission:
     script: the batch script; "" without tasks.
     """
 
-    launcher: Slurm
+    request: SubmitRequest
     tasks: tuple[ArrayTask, ...]
     cache_bytes: int | None
     device_hours: float | None
@@ -115,13 +116,16 @@ class Submission:
 
 
 def submission(
-    plan: Plan, similar: SimilarRuns, launcher: Slurm, results: ResultsFolder, planning: float
-) -> Submission:
-    """Return the jobs that `launcher` would submit of a plan, which took `planning` seconds.
+    plan: Plan, similar: SimilarRuns, launcher: Launcher, results: ResultsFolder, planning: float
+) -> Submission | None:
+    """Return the jobs that `launcher` would submit of a plan, which took `planning` seconds; None for a launcher that
+    submits nothing, or does not say what.
 
-    Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
+    Nothing is written or submitted; for SLURM submitit is needed, SLURM is not. Raises UserError without submitit.
     """
-    shards = shards_of(plan, launcher.shards)
+    if (request := launcher.request(results)) is None:
+        return None
+    shards = shards_of(plan, request.shards)
     models = [model.label for model in dict.fromkeys(group.model for group in plan.groups)]
     tasks = []
     for shard in shards:
@@ -130,14 +134,14 @@ def submission(
         tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
     local_groups = [group for group in plan.groups if group.jobs and group.model.runs_here]
     caches = [memory.total for group in local_groups if (memory := memory_of(group))]
-    seconds, devices = _total(task.seconds for task in tasks), launcher.gpus or 1
+    seconds, devices = _total(task.seconds for task in tasks), request.gpus or 1
     return Submission(
-        launcher=launcher,
+        request=request,
         tasks=tuple(tasks),
         cache_bytes=max(caches, default=None),
         device_hours=None if seconds is None else seconds / 3600 * devices,
-        most_device_hours=launcher.minutes * len(tasks) * devices / 60,
-        script=launcher.script(results, len(tasks)) if tasks else "",
+        most_device_hours=request.minutes * len(tasks) * devices / 60,
+        script=request.script(len(tasks)) if tasks else "",
     )
 
 

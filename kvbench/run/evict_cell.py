@@ -77,7 +77,7 @@ class HeldCache:
     incremental: IncrementalEviction | None = None
 
 
-class Evicted(NamedTuple):
+class EvictedCell(NamedTuple):
     """A cell that has evicted, before what it keeps is read from the device. lengths: how many pairs that is, by layer
     and cache head. taken: scoring and eviction; None if they are a part of the prefill.
     """
@@ -113,7 +113,7 @@ def evict_cells(
     copy: give each cell a cache of its own, which may outlive the full one. False where a decode batch copies the kept
     pairs next: that saves one copy of them.
     """
-    outcomes: list[Evicted | Failure] = []
+    outcomes: list[EvictedCell | Failure] = []
     for cell in cells:
         try:
             outcomes.append(_evict(model, cell, shared, copy))
@@ -121,14 +121,14 @@ def evict_cells(
             if isinstance(error, OverLimit) or of_machine(error) or (isinstance(error, Fault) and error.spoils):
                 raise
             outcomes.append(Failure.of(error))  # without its frames, which hold arrays
-    results = iter(measure([outcome for outcome in outcomes if isinstance(outcome, Evicted)]))
+    results = iter(measure([outcome for outcome in outcomes if isinstance(outcome, EvictedCell)]))
     return [
         outcome if isinstance(outcome, Failure) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
     ]
 
 
-def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
+def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> EvictedCell:
     """Evict for one cell; `copy`: to a cache of its own."""
     full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
@@ -136,7 +136,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
         if cell.schedule.decode_every is not None:
             incremental = incremental_eviction(cell, shared.prompt).after(full)
             incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
-        return Evicted(cell, full, kept_of(full), full.lengths, incremental=incremental)
+        return EvictedCell(cell, full, kept_of(full), full.lengths, incremental=incremental)
     eviction.check(full)
     rankings, taken = None, Timed()
     if not eviction.keeps_all(full):
@@ -148,7 +148,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
     decision = eviction.decide(full, rankings)
     if not copy and is_copied_later(cell):
         cut, own = CutCache(full, decision.kept, decision.lengths), Timed(spans=((began, model.engine.mark()),))
-        return Evicted(cell, cut, decision.kept, decision.lengths, taken + own)
+        return EvictedCell(cell, cut, decision.kept, decision.lengths, taken + own)
     cache, incremental = eviction.evict(full, decision), None
     if cell.schedule.decode_every is not None:
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
@@ -157,7 +157,7 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
     if cell.policy.positions == "cache":
         cache = model.engine.re_rotation.begin(cache)
     held, own = cell.held.hold(cache), Timed(spans=((began, model.engine.mark()),))
-    return Evicted(cell, held, decision.kept, decision.lengths, taken + own, incremental)
+    return EvictedCell(cell, held, decision.kept, decision.lengths, taken + own, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -241,13 +241,13 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
     return tuple(other for other in dict.fromkeys(alike) if other != policy)
 
 
-def measure(evicted: Sequence[Evicted]) -> list[EvictionResult]:
+def measure(evicted: Sequence[EvictedCell]) -> list[EvictionResult]:
     """Measure the kept sets of cells and their bytes: the host waits for all masks at once."""
     packed = iter(_packed([mask for each in evicted for mask in each.kept]))
     return [_result_of(each, list(islice(packed, len(each.kept)))) for each in evicted]
 
 
-def _result_of(evicted: Evicted, packed: Sequence[np.ndarray]) -> EvictionResult:
+def _result_of(evicted: EvictedCell, packed: Sequence[np.ndarray]) -> EvictionResult:
     cell, cache = evicted.cell, evicted.cache
     lengths = tuple(tuple(row[: len(bits)]) for row, bits in zip(evicted.lengths.tolist(), packed, strict=True))
     return EvictionResult(

@@ -17,7 +17,7 @@ from kvbench.models.prompts.raw_text import begin, begin_continuation
 from kvbench.models.prompts.tokens import TokensOf
 from kvbench.records.sidecars import Curve, KeptDetail
 from kvbench.run.cell import Cell
-from kvbench.run.evict_cell import Evicted, clock, eviction_of, measure
+from kvbench.run.evict_cell import EvictedCell, clock, eviction_of, measure
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import halve_on_oom, most_together
 from kvbench.run.plan import PrefillGroup, PrefillJob
@@ -176,7 +176,7 @@ def _record(
     part.record(
         sample,
         prompt,
-        measure([Evicted(cell, cache, kept_of(cache), cache.lengths)])[0],
+        measure([EvictedCell(cell, cache, kept_of(cache), cache.lengths)])[0],
         evicting.num_tokens,
         prompt_tokens=evicting.num_tokens,
         **cache.exempt,

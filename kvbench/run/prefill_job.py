@@ -15,7 +15,7 @@ from kvbench.eviction.scores.score import Summed
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import Sampled, Sampler, TeacherForced, greedy, uniforms
-from kvbench.models.engine import Answer, Engine, Generation
+from kvbench.models.engine import DecodedAnswer, Engine, Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.build import build
 from kvbench.models.prompts.prompt import Prompt
@@ -204,9 +204,8 @@ class DecodeJob:
         draws = {sample.id % self.draws for sample in self.samples}
         for cell_answers in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.max_batch):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
-            later += state * (engine.batch_invariance or BatchInvariance()).rows(
-                engine.max_batch, engine.max_batch, 1
-            )  # padded
+            invariance = engine.batch_invariance or BatchInvariance()
+            later += state * invariance.rows(engine.max_batch, engine.max_batch, 1)  # padded
             free, most = memory.free_beside(engine, self.devices) - later, memory.most_together(engine)
             for part in memory.split_to_fit(cell_answers, bytes_of, free, most):
                 memory.halve_on_oom(part, self._evict_and_answer, partial(self._fail, self.result), engine)
@@ -242,9 +241,7 @@ class DecodeJob:
         return list(held_caches.values())
 
     def _evict(self, cell_answers: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
-        """Return the caches of the cells of these answers, by cell id; rows in `part` for the cells that cannot evict.
-        copy: as of `evict_cells`.
-        """
+        """Return the caches of cells, by id; rows in `part` for those that cannot evict. copy: as of `evict_cells`."""
         held_caches, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in cell_answers}.values())
         for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
             if isinstance(outcome, HeldCache):
@@ -301,7 +298,7 @@ class DecodeJob:
 
     def decode(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
-    ) -> list[dict[int, Answer]]:
+    ) -> list[dict[int, DecodedAnswer]]:
         """Return the answers to one question, of each cell to its sample, by sample."""
         prompt, max_new_tokens = self.prompts[samples[0].id], samples[0].max_new_tokens
         choose: Sampler = greedy
@@ -335,7 +332,7 @@ class DecodeJob:
 
 def answers_of(
     batch: DecodeBatch, generations: Sequence[Generation], prompts: Sequence[Prompt], first: int
-) -> list[Answer]:
+) -> list[DecodedAnswer]:
     """Return the answer of every cell of a batch that has been decoded, each to its prompt, or why it has none.
 
     first: tokens that the batch had read before the answers.
@@ -344,7 +341,7 @@ def answers_of(
     for cell, (generation, prompt, peak) in enumerate(zip(generations, prompts, batch.peak_bytes, strict=True)):
         error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
         read = batch.bytes_read(cell, first, len(generation.ids) - 1)
-        answers.append(Answer(generation, error, prompt.tokens, peak, batch.evictions(cell), read))
+        answers.append(DecodedAnswer(generation, error, prompt.tokens, peak, batch.evictions(cell), read))
     return answers
 
 
@@ -355,7 +352,7 @@ def record_answer(
     prompt: Prompt,
     eviction: EvictionResult,
     prefill: PrefillFacts,
-    answer: Answer,
+    answer: DecodedAnswer,
     stop: Collection[int],
     layout_seconds: float,
 ) -> None:

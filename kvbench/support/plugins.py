@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Item:
+class GroupItem:
     """A name of the command line, e.g. `ruler/niah_single_1` of group task, and the file that says what it means.
 
     The file is of this name alone, or of all `members` of a benchmark.
@@ -172,14 +172,14 @@ def brought(conf: Path) -> Brought:
     raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER], groups: [GROUP], unlisted: [GROUP]")
 
 
-def items(group: str) -> dict[str, Item]:
+def items(group: str) -> dict[str, GroupItem]:
     """Return every name of a group. Raises UserError for a name that two sources have. Never change the result."""
     return _items(group, tuple(sys.path))
 
 
 @lru_cache
-def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
-    by_name: dict[str, Item] = {}
+def _items(group: str, _: tuple[str, ...]) -> dict[str, GroupItem]:
+    by_name: dict[str, GroupItem] = {}
     for source in sources():
         for path in source.files(group):
             own_name = path.relative_to(source.conf / group).with_suffix("").as_posix()
@@ -187,7 +187,7 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
                 if name in by_name:
                     fix = f"rename {path}, or pip uninstall {source.name}"
                     raise UserError(f"{group} {name} is in {by_name[name].source} and in plugin {source}: {fix}")
-                by_name[name] = Item(group, name, path, source)
+                by_name[name] = GroupItem(group, name, path, source)
     return dict(sorted(by_name.items()))
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.whole_file import sha256_of
-from kvbench.tasks.data.lock import Source, read_lock
+from kvbench.tasks.data.lock import DataSource, read_lock
 from kvbench.tasks.data.record import altered
 
 VARIABLE = "KVBENCH_DATA"
@@ -116,7 +116,7 @@ def listing(root: str | None, pattern: str) -> tuple[str, ...]:
     return names
 
 
-def absent(root: str | None, source: Source) -> list[str]:
+def absent(root: str | None, source: DataSource) -> list[str]:
     """Return the files and patterns of a source that match nothing under `data.root`."""
     return [name for name in source.patterns if not any(path.is_file() for path in folder(root).glob(name))]
 

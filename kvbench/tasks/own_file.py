@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from kvbench.support.errors import Several, UserError
 from kvbench.tasks import jsonl
@@ -140,7 +140,8 @@ class OwnFile(jsonl.RowTask):
 
     def _require_lines(self, indices: Collection[int]) -> None:
         """Raise UserError if some of these lines cannot be read: it names the first ones."""
-        wrong = [sample for sample in super().generate(len, indices) if isinstance(sample, InvalidSample)]
+        no_counter = cast(TokenCounter, len)  # lines are read without a tokenizer
+        wrong = [sample for sample in super().generate(no_counter, indices) if isinstance(sample, InvalidSample)]
         faults = [f"line {sample.error.removeprefix(f'{self.files[0]}:')}" for sample in wrong]
         if len(faults) == 1:
             raise UserError(f"task.path={self.path}: {faults[0]}; {FORM}")

@@ -33,7 +33,7 @@ def written(seconds: float) -> str:
 
 def submission_text(submitted: Submission) -> str:
     """Tasks with their shards and times, what they may use, the batch script."""
-    tasks, launcher = submitted.tasks, submitted.launcher
+    tasks, request = submitted.tasks, submitted.request
     if not tasks:
         return "all rows are there: nothing would be submitted"
     lines = []
@@ -43,17 +43,17 @@ def submission_text(submitted: Submission) -> str:
         lines.append(TableRow.of(labels, (str(task.prompts), str(task.rows), time)))
     table = Table.of(("task", "shard", "model"), ("prompts", "rows", "time"), lines, align="rrl")
     caches = "of unknown size" if submitted.cache_bytes is None else f"of at most {size([submitted.cache_bytes])}"
-    unit = "GPU hours" if launcher.gpus else "hours of all tasks"
+    unit = "GPU hours" if request.gpus else "hours of all tasks"
     hours = "not known" if submitted.device_hours is None else f"about {submitted.device_hours:.3g}"
-    node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
+    node = "null, the default of the cluster" if request.memory_gb is None else request.memory_gb
     return "\n".join(
         (
-            f"{count_noun(len(tasks), 'task')}, {launcher.parallel} at a time, {count_noun(launcher.gpus, 'GPU')} "
+            f"{count_noun(len(tasks), 'task')}, {request.parallel} at a time, {count_noun(request.gpus, 'GPU')} "
             "each; nothing is submitted",
             *plain_lines(table),
             f"{unit}: {hours}, at most {submitted.most_device_hours:.3g} before a task is requeued",
-            f"time of a task: launcher.time={launcher.time} ({count_noun(launcher.minutes, 'minute')}), then requeued "
-            f"({launcher.requeues} times at most)",
+            f"time of a task: launcher.time={request.time} ({count_noun(request.minutes, 'minute')}), then requeued "
+            f"({request.requeues} times at most)",
             f"memory of a task: caches {caches}, weights and activations; of its node: launcher.memory_gb={node}",
             "batch script:",
             submitted.script.rstrip(),

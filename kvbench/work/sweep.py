@@ -106,7 +106,7 @@ def _requested(sweep: Sweep) -> dict[str, int]:
 
 
 def recorded_rows(sweep: Sweep, columns: Sequence[str] = ()) -> pa.Table:
-    """Return these columns of the rows of a sweep that has ended. Raises as `rows_of`."""
+    """Return these columns of the rows of a sweep that has ended. Raises as `rows_of_sweep`."""
     rows = sweep.rows(columns, keep=True)
     if lost_rows := sweep.plan.rows - rows.num_rows:
         raise MissingFile(
@@ -116,7 +116,7 @@ def recorded_rows(sweep: Sweep, columns: Sequence[str] = ()) -> pa.Table:
     return rows
 
 
-def rows_of(sweep: Sweep) -> list[Row]:
+def rows_of_sweep(sweep: Sweep) -> list[Row]:
     """Return the rows of a sweep that has ended. Raises MissingFile if some were lost during the run."""
     return fetched(recorded_rows(sweep))
 
@@ -144,13 +144,10 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
         outcome = run(sweep.plan, sweep.results, jobs, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
     shared = f" from {count_noun(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
-    oom_splits = (
-        f"; ran out of memory {outcome.oom_splits} times and continued with fewer cells at a time"
-        if outcome.oom_splits
-        else ""
-    )
+    splits = f"; ran out of memory {outcome.oom_splits} times and continued with fewer cells at a time"
     if outcome.rows or sweep.launcher.name == "none":
-        screen.tell(f"{count_noun(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{oom_splits}")
+        rows = count_noun(outcome.rows, "row")
+        screen.tell(f"{rows}{shared * bool(outcome.prefills)}{splits * bool(outcome.oom_splits)}")
     return outcome.errors
 
 

@@ -14,6 +14,7 @@ from kvbench.config.entries import flat, options
 from kvbench.config.overrides import format_value, parse
 from kvbench.records import COLUMNS
 from tests.cli.conftest import Command, rows_of
+from tests.plugins import made_up
 
 
 def test_help_wins_over_other_flags_and_words(kvbench: Command, tmp_path: Path) -> None:
@@ -82,6 +83,54 @@ def test_a_dry_plan_says_what_slurm_would_get(
     assert done.out == "all rows are there: nothing would be submitted\n"
     refused = kvbench("plan", *tiny, *words[:2], "--dry")
     assert refused.code == 2 and "--dry goes with launcher=slurm, not with launcher=none" in refused.err
+
+
+QUEUE = """
+from dataclasses import dataclass
+
+from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.request import SubmitRequest
+
+
+@dataclass(frozen=True)
+class Queue(Launcher):
+    submits = True
+    name: str = "queue"
+    parts: int = 3
+
+    def launch(self, work):
+        return 0
+
+    def request(self, results):
+        return SubmitRequest(self.parts, 2, 0, "1 h", 60, 5, None, lambda tasks: f"enqueue {tasks} {results.path}")
+
+
+class Silent(Queue):
+    def request(self, results):
+        return None
+"""
+
+
+def test_a_launcher_of_a_plugin_says_what_it_would_submit(
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SLURM's does; one that submits and does not say what has a plan, and no dry one."""
+    files = {"__init__.py": QUEUE} | {
+        f"conf/launcher/{name}.yaml": f"says: a queue\n_target_: queueing.{name.title()}\nname: {name}\n"
+        for name in ("queue", "silent")
+    }
+    monkeypatch.syspath_prepend(str(made_up(tmp_path / "site", "queueing", files)))
+    words = ("plan", *tiny, "policy=full", "results.dir=new")
+    dry = kvbench(*words, "launcher=queue", "--dry")
+    assert dry.code == 0 and not Path("new").exists(), dry.err
+    assert dry.out.startswith("3 tasks, 2 at a time, 0 GPUs each; nothing is submitted\n")
+    assert "launcher.time=1 h (60 minutes), then requeued (5 times" in dry.out
+    assert dry.out.rstrip().endswith("enqueue 3 new")
+    whole = kvbench(*words, "launcher=queue").out
+    assert dry.out in whole and len(whole) > len(dry.out) and "enqueue" not in kvbench(*words).out
+    silent = kvbench(*words, "launcher=silent", "--dry")
+    assert silent.code == 2 and "not with launcher=silent" in silent.err
+    assert kvbench(*words, "launcher=silent").code == 0
 
 
 def test_a_budget_in_bytes_is_held_and_recorded_as_it_was_asked(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from kvbench.cli.sweep import SCREEN
 from kvbench.config.overrides import parse
 from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of, names
-from kvbench.papers.request import Request, RowsElsewhere, Runner
+from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
 from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
 from kvbench.run.launch.local import PendingSweep
@@ -63,14 +63,14 @@ def test_local_processes_make_the_rows_and_the_page_is_rendered(tmp_path, capsys
 
 
 def test_a_part_of_an_item_makes_its_share_of_the_rows(tmp_path):
-    request = Request(words=(*WORDS, f"results.dir={tmp_path}"))
+    request = PaperRequest(words=(*WORDS, f"results.dir={tmp_path}"))
     assert PartOfItem("obcache/table1", request, Shard(1, 2))() == 0
     assert sorted((row.policy, row.sample) for row in read_rows(tmp_path)) == [("h2o_obcache", 1), ("snapkv@common", 1)]
 
 
 def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monkeypatch):
     """SLURM is replaced by what it answers: a job number, then that the job waits."""
-    request = Request(words=(*WORDS, f"results.dir={tmp_path}", "launcher=slurm"))
+    request = PaperRequest(words=(*WORDS, f"results.dir={tmp_path}", "launcher=slurm"))
     item = ItemSweep(item_of("obcache/table1"), request, Runner(SCREEN, PartOfItem))
     sweep = item.sweep(Shard(0, 1))
     submitted: list[PendingSweep] = []

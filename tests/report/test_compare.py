@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
+from kvbench.report.compare.beyond_chance import survivors
 from kvbench.report.compare.compare import Comparison, compare, report_of
 from kvbench.report.compare.paired_rows import Side
-from kvbench.report.compare.survivors import survivors
 from kvbench.report.formats.emit import emitted
 from kvbench.report.formats.text import write_text
 

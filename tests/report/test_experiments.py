@@ -16,8 +16,8 @@ from kvbench.extras.view.page import cells_data
 from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
 from kvbench.report.charts import names_of
+from kvbench.report.compare.beyond_chance import survivors
 from kvbench.report.compare.paired_rows import SETTING, Side, pair
-from kvbench.report.compare.survivors import survivors
 from kvbench.report.tables.footprint import footprints
 from kvbench.report.tables.pivot import arrange
 from kvbench.report.tables.summary import summaries

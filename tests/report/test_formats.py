@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.report.formats.emit import WRITERS, emitted
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
-from kvbench.report.output import FORMATS
+from kvbench.report.report_file import FORMATS
 
 TABLE = Table(
     title="model <b>",

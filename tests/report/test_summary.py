@@ -6,7 +6,7 @@ import pandas
 import pytest
 
 from kvbench.report.stats.intervals import student, wilson
-from kvbench.report.tables.summary import COLUMNS, budget_key, frame_of, summaries
+from kvbench.report.tables.summary import COLUMNS, budget_key, summaries, summary_frame
 
 
 def test_one_cell(cell) -> None:
@@ -64,7 +64,7 @@ def test_budgets_are_ordered_as_numbers() -> None:
 
 
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
-    frame = frame_of(summaries(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None)))
+    frame = summary_frame(summaries(cell([1.0, 0.0]) + cell(["too long"], "streaming_llm", context_length=None)))
     assert list(frame.columns) == list(COLUMNS)
     first = "model task context_length policy score budget n mean low high kept_fraction cache_bytes"
     assert " ".join(COLUMNS).startswith(first), "others rely on them"
@@ -73,7 +73,7 @@ def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
     assert pandas.isna(frame.loc[0, "mean"]) and pandas.isna(frame.loc[0, "context_length"])
     assert pandas.isna(frame.loc[0, "score"]) and frame.loc[1, "context_length"] == 512
     assert frame["mean"].dtype == "float64" and frame["cache_bytes"].isna().all()
-    assert frame_of(summaries([])).empty
+    assert summary_frame(summaries([])).empty
 
 
 def test_a_mean_over_contexts_weighs_each_alike(cell) -> None:

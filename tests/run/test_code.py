@@ -9,7 +9,7 @@ from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run import code as cell_code
 from kvbench.run.cell import Cell
-from kvbench.run.code import Code, code_of
+from kvbench.run.code import Code, code_of_cell
 from kvbench.support import syntax
 from kvbench.support.syntax import NoSource
 
@@ -76,7 +76,7 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
             patch.setattr(syntax, "statements", again)
             for cached in caches:
                 cached.cache_clear()
-            after = code_of(this.policy, this.score, this.task).parts
+            after = code_of_cell(this.policy, this.score, this.task).parts
     finally:
         for cached in caches:
             cached.cache_clear()

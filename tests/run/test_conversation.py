@@ -21,7 +21,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.stores.packed import Packed
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.conversation import Question, converse
+from kvbench.models.decode.conversation import QuestionTokens, converse
 from kvbench.models.decode.next_token import greedy
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
@@ -202,7 +202,7 @@ def test_a_turn_that_fails_ends_its_conversation(load: Load) -> None:
     prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
     prefilled = model.engine.prefill(torch.tensor(prompt.prefill))
     batch = RaggedBatch([prefilled.cache] * 2, 3, len(prompt.question) + last.own_tokens)
-    questions = [Question(ids, 5 - turn) for turn, ids in enumerate(prompt.turns)]
+    questions = [QuestionTokens(ids, 5 - turn) for turn, ids in enumerate(prompt.turns)]
 
     def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Any:
         tokens, gaps = greedy(logits)

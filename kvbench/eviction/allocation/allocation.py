@@ -60,11 +60,11 @@ class Heads:
         return ranking
 
     def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
-        """Candidates of each cache head when each keeps `share` on average."""
+        """Return the candidates of each cache head when each keeps `share` on average."""
         return (min(share, ranking.candidates),) * ranking.scores.shape[0]
 
     def over_layers(self, rankings: Sequence[Ranking], terms: AllocationBudget) -> Counts:
-        """Candidates of each cache head of each layer when the pairs of all layers compete with each other.
+        """Return the candidates of each cache head of each layer when the pairs of all layers compete with each other.
 
         `official` is KVzip's kvcache.py: what is kept is strictly better than the last one within the budget.
         """
@@ -129,7 +129,7 @@ class Layers:
         """Raise UserError for a model that it cannot divide a budget of; layers: from which pairs are evicted."""
 
     def rows(self, window: int, tokens: int) -> int:
-        """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: the queries of the window."""
+        """Return how many queries of a prompt of `tokens` `layer_weight` reads. Default: all of the window."""
         return window
 
     def layer_weight(
@@ -141,11 +141,11 @@ class Layers:
         return 1.0
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
-        """Candidates per cache head for each of the layers with these weights."""
+        """Return the candidates per cache head for each of the layers with these weights."""
         return (terms.base,) * len(layer_weights)
 
     def counts(self, rankings: Sequence[Ranking], heads: Heads, terms: AllocationBudget) -> Counts:
-        """Candidates of each cache head of each layer: the share of the layer, which `heads` divides."""
+        """Return the candidates of each cache head of each layer: the share of the layer, which `heads` divides."""
         shares = self([ranking.layer_weight for ranking in rankings], terms)
         pairs = list(zip(rankings, shares, strict=True))
         if isinstance(rankings, Rankings):

@@ -189,7 +189,7 @@ def normalized(ranking: Ranking, share: int) -> Ranking:
 
 
 def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict: bool) -> Counts:
-    """Candidates of every head of the layers when whole heads compete for `base` KV pairs per head on average.
+    """Return the candidates of every head when whole heads compete for `base` KV pairs per head on average.
 
     Heads are ordered by their best score, then by their best unpooled score, then lower layer and head. With `strict`
     only heads are kept that score more than the last one within the budget. A head that no longer has all `candidates`

@@ -290,7 +290,7 @@ class TableLayers(Layers):
         return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(by_layer, rankings, strict=True))
 
     def by_table(self, layers: int, heads: int, terms: AllocationBudget) -> Counts:
-        """Candidates of each cache head of each layer, as if all of them held every token."""
+        """Return the candidates of each cache head of each layer, as if all of them held every token."""
         _, table_layers, kv_heads = self.table.shape
         if table_layers != layers or heads % kv_heads:
             raise UserError(
@@ -308,7 +308,7 @@ class TableLayers(Layers):
 
 
 def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: Splits) -> tuple[int, ...]:
-    """Candidates of each layer, in proportion to their weights, or so that whole budgets are."""
+    """Return the candidates of each layer, in proportion to their weights, or so that whole budgets are."""
     mass = sum(layer_weights)
     if splits == "budget" and mass > 0:
         return beside_protected([weight / mass * len(layer_weights) * terms.budget for weight in layer_weights], terms)
@@ -317,13 +317,13 @@ def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: S
 
 
 def beside_protected(budgets: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
-    """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
+    """Return the candidates of layers with these whole budgets; where protected tokens exceed one, the others pay."""
     layers, beside = len(budgets), [max(0, budget - terms.protected) for budget in budgets]
     return shares(terms.total(layers), beside, terms.limits(layers))
 
 
 def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
-    """CAKE's cascade: after every layer, all layers so far are evicted down to their new share.
+    """Return the result of CAKE's cascade: after every layer, all layers so far are evicted to their new share.
 
     Shares only shrink what is left, so the smallest one counts.
     """
@@ -338,7 +338,7 @@ def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, 
 
 
 def adjusted(budgets: Sequence[int], total: int, most: int) -> list[int]:
-    """CAKE's `adjust_budgets`: clip, distribute the excess equally, then the difference from `total` once."""
+    """Clip budgets, distribute the excess equally, then the difference from `total` once: CAKE's `adjust_budgets`."""
     clipped = [min(budget, most) for budget in budgets]
     _deal(clipped, sum(budgets) - sum(clipped), [index for index, budget in enumerate(clipped) if budget < most])
     difference = total - sum(clipped)

@@ -158,7 +158,7 @@ class Score(Protocol):
         raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")
 
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
-        """`read_hidden` with all that the attention reads. Neither the module nor its arguments may be changed."""
+        """Call `read_hidden` with all that the attention reads. Neither the module nor its arguments may be changed."""
         return self.read_hidden(layer, call.hidden[0])
 
     @property
@@ -173,7 +173,7 @@ class Score(Protocol):
         return self
 
     def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
-        """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
+        """Return raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
 
         window: the observation window; None unless `inputs.window`. reduce: how scores made of attention weights merge
         its queries; other scores define their own reduction and ignore it.
@@ -181,7 +181,7 @@ class Score(Protocol):
         ...
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
-        """Factors applied to the scores before or after pooling, without the newest `recent` tokens. Default: none."""
+        """Return factors of the scores before or after pooling, without the newest `recent` tokens. Default: none."""
         return None
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:

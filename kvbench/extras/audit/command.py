@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell_written
-from kvbench.report.output import FORMATS, format_of
+from kvbench.report.report_file import FORMATS, format_of
 from kvbench.support.errors import UserError
 
 
@@ -40,7 +40,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.extras.audit.means_file import comparisons
     from kvbench.extras.audit.table import report_of
     from kvbench.report.formats.emit import write_report
-    from kvbench.report.output import check_format
+    from kvbench.report.report_file import check_format
 
     if len(flags.words) != 1:
         raise UserError(f"audit reads one file, not {len(flags.words)}: kvbench audit means.csv")

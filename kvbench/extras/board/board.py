@@ -11,7 +11,7 @@ from kvbench.report.compare.gate import Gate
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.html import style, template
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 from kvbench.report.selection import Where
 from kvbench.report.stats.verdicts import ALPHA
 from kvbench.support.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written, warner
-from kvbench.report.output import FORMATS
+from kvbench.report.report_file import FORMATS
 from kvbench.support.errors import UserError
 
 
@@ -41,7 +41,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.extras.claims.page import report_of
     from kvbench.extras.claims.verdicts import WAITING
     from kvbench.report.formats.emit import write_report
-    from kvbench.report.output import check_format
+    from kvbench.report.report_file import check_format
 
     check_format(flags.format, FORMATS)
     if len(flags.words) != 2 or flags.words[0] != "check":

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from kvbench.records import ResultsFolder
 from kvbench.records.lines import Warn
 from kvbench.records.rows import Describe
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 from kvbench.report.rows import answered_elsewhere, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, flat, task_settings
 from kvbench.report.stats.paired import TIMED

@@ -17,7 +17,7 @@ from kvbench.records import COLUMNS
 from kvbench.records.lines import Warn
 from kvbench.report.charts import QUANTITIES, measured, names_of
 from kvbench.report.junit import Case, Outcome, junit_xml
-from kvbench.report.output import check_format, text_to
+from kvbench.report.report_file import check_format, text_to
 from kvbench.report.row_formats import print_rows
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import Where

@@ -59,7 +59,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.overrides import parse
     from kvbench.extras.heads.budget_table import budget_table
     from kvbench.extras.heads.calibration import calibrate, query_statistics
-    from kvbench.report.output import file_to
+    from kvbench.report.report_file import file_to
     from kvbench.run.plan import plan
     from kvbench.work.planned import checked, refuse_around
 

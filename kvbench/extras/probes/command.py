@@ -9,7 +9,7 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.extras.probes import DEFAULT
-from kvbench.report.output import FORMATS
+from kvbench.report.report_file import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.quantity import count_noun

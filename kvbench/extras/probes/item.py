@@ -17,7 +17,7 @@ from kvbench.papers.cells import is_smoke, unless_named
 from kvbench.papers.item import At, Item
 from kvbench.papers.numbers import Measured
 from kvbench.papers.page import page
-from kvbench.papers.request import Request, Runner
+from kvbench.papers.request import PaperRequest, Runner
 from kvbench.papers.sweep import ItemSweep, Result, protocol
 from kvbench.records import ResultsFolder, check_writable
 from kvbench.run.plan import Plan
@@ -47,7 +47,7 @@ class ProbeSweep(ItemSweep):
 
     item: ProbeItem
 
-    def __init__(self, item: ProbeItem, request: Request, runner: Runner) -> None:
+    def __init__(self, item: ProbeItem, request: PaperRequest, runner: Runner) -> None:
         super().__init__(item, request, runner)
         self.measured_by = ("probe", item.probe)
         if request.launcher.name != "none":

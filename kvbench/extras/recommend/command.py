@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written
-from kvbench.report.output import FORMATS, format_of
+from kvbench.report.report_file import FORMATS, format_of
 
 EPILOG = """
   data=FILE.jsonl     your prompts, lines as of task=jsonl; or task=NAME, any task of kvbench list tasks
@@ -54,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.extras.recommend.recommend import SETTINGS, need_of, recommend
     from kvbench.extras.recommend.recommendation import report_of
     from kvbench.report.formats.emit import write_report
-    from kvbench.report.output import check_format
+    from kvbench.report.report_file import check_format
     from kvbench.support.errors import CannotTell, UserError
     from kvbench.work.progress import progress
     from kvbench.work.sweep import RunOutput

@@ -35,7 +35,7 @@ from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, parse_size, shortened, size
 from kvbench.work.planned import Sweep, plan_sweep, refuse_around
-from kvbench.work.sweep import RunOutput, make, rows_of
+from kvbench.work.sweep import RunOutput, make, rows_of_sweep
 
 POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")
 IN_BLOCKS = ("streaming_llm", "snapkv", "tova_obcache")
@@ -265,7 +265,7 @@ def _rounds(
         part = _round(sweep, [*cells.values()], prompts)
         make(part, (), _no_part, warnings, opened)
         rows = {name: list[Row]() for name in cells}
-        for row in rows_of(part):
+        for row in rows_of_sweep(part):
             rows[row.cell].append(row)
         full_rows |= {candidate.reference.id: rows[candidate.reference.id] for candidate in running}
         for candidate in running:

@@ -27,7 +27,7 @@ from kvbench.extras.ruler_v2.ruler_v2 import AskedRows, drawn_number, drawn_plac
 from kvbench.extras.ruler_v2.scores import Match
 from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.ruler.task import CountTokens, Prompt, bisected_by_rate, fitting
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, bisected_by_rate, fitting
 
 STEP = 5
 """Documents that the haystack has at least, and fewer that it has after a prompt that is too long."""
@@ -93,7 +93,7 @@ class Documents(AskedRows):
     def _step(self) -> int:
         return STEP
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[RulerPrompt]:
         rng, room = random.Random(self.seed), self.context_length
         asked = _asked(self.root, self.files[0])
         shown = chain.from_iterable(_shown(self.root, file) for file in self.files[1:])
@@ -102,7 +102,7 @@ class Documents(AskedRows):
         for question in asked:
             yield fitting(partial(self._draw, rng, question, haystack), count_tokens, size, STEP, room)
 
-    def _draw(self, rng: random.Random, asked: Question, haystack: Sequence[str], size: int) -> Prompt:
+    def _draw(self, rng: random.Random, asked: Question, haystack: Sequence[str], size: int) -> RulerPrompt:
         """Draw a prompt with `size` documents besides the ones of the question."""
         own = [(drawn_number(rng), document) for document in (*asked.needed, *asked.others)]
         left = len(haystack) - len({document for _, document in own})
@@ -117,7 +117,7 @@ class Documents(AskedRows):
         right = {"find_text": needed[:1], "find": needed}.get(self.request, (asked.answer,))
         begins = request.begins if self.form == "base" else ""
         text = request.text.format(text=asked.needed[0], question=asked.text)
-        return Prompt(f"Below are some documents. {request.opening}\n\n{shown}", f"\n\n{text}", begins, right)
+        return RulerPrompt(f"Below are some documents. {request.opening}\n\n{shown}", f"\n\n{text}", begins, right)
 
 
 @reader

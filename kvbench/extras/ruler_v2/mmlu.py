@@ -25,7 +25,7 @@ from kvbench.extras.ruler_v2.ruler_v2 import AskedRows, drawn_number, drawn_plac
 from kvbench.extras.ruler_v2.scores import Match
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.ruler.task import CountTokens, Prompt, bisected_by_rate, fitting
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, bisected_by_rate, fitting
 from kvbench.tasks.task import require_positive
 
 LETTERS = "ABCD"
@@ -121,14 +121,14 @@ class Questions(AskedRows):
     def _available(self) -> int:
         return min(self.drawn, super()._available())
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[RulerPrompt]:
         rng, room = random.Random(self.seed), self.context_length
         asked, others = (questions(self.root, file) for file in self.files)
         size = bisected_by_rate(partial(self._draw, rng, asked[0], others), count_tokens, STEP, room, room)
         for place in rng.sample(range(len(asked)), self._available()):
             yield fitting(partial(self._draw, rng, asked[place], others), count_tokens, size, STEP, room, SHOTS)
 
-    def _draw(self, rng: random.Random, asked: Question, others: Sequence[Question], size: int) -> Prompt:
+    def _draw(self, rng: random.Random, asked: Question, others: Sequence[Question], size: int) -> RulerPrompt:
         """Draw a prompt with `size` questions besides the one that is asked for."""
         request, shared = REQUESTS[self.request], self.num_values
         chosen = [others[place] for place in drawn_places(rng, len(others), len(others), size)]
@@ -147,7 +147,7 @@ class Questions(AskedRows):
         right: tuple[str, ...] = (asked.letter,) if request.match == "multichoice" else (asked.text,)
         if self.request == "copy_all":
             right = tuple(question.text for other, question in lines if other == number)
-        return Prompt(context, f"\n\n{self._examples(request, shown)}{text}", begins, right)
+        return RulerPrompt(context, f"\n\n{self._examples(request, shown)}{text}", begins, right)
 
     def _examples(self, request: Request, shown: Sequence[tuple[str, Question]]) -> str:
         """Return the solved examples, each after the request for it."""

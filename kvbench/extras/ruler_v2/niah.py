@@ -19,7 +19,7 @@ from kvbench.extras.ruler_v2.scores import Match
 from kvbench.support.errors import UserError
 from kvbench.tasks.ruler.haystack import inserted
 from kvbench.tasks.ruler.niah import ANSWER_PREFIX, NEEDLE, QUESTION
-from kvbench.tasks.ruler.task import CountTokens, Prompt, bisected_by_rate, fitting
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, bisected_by_rate, fitting
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_positive
 
@@ -57,13 +57,13 @@ class Numbers(RulerV2):
     def _step(self) -> int:
         return STEP if self.context_length < 4096 else max(STEP, self.num_values)
 
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[RulerPrompt]:
         draw, step, room = partial(self._draw, random.Random(self.seed)), self._step, self.context_length
         size = bisected_by_rate(draw, count_tokens, step, room, room)
         while True:
             yield fitting(draw, count_tokens, size, step, room, self.num_values)
 
-    def _draw(self, rng: random.Random, size: int) -> Prompt:
+    def _draw(self, rng: random.Random, size: int) -> RulerPrompt:
         """Draw a prompt with `size` lines besides the needles."""
         key, values = rng.choice(keys()), tuple(drawn_number(rng, DIGITS) for _ in range(self.num_values))
         needles = [_line(key, value) for value in values]
@@ -82,7 +82,9 @@ class Numbers(RulerV2):
         if self.num_values == 1:
             question, prefix = QUESTION.replace("are all", "is"), ANSWER_PREFIX.replace("are", "is")
         named = {"kind": words["kind"], "query": key}
-        return Prompt(CONTEXT.format(**words, haystack=text), question.format(**named), prefix.format(**named), values)
+        return RulerPrompt(
+            CONTEXT.format(**words, haystack=text), question.format(**named), prefix.format(**named), values
+        )
 
 
 def _line(key: str, value: str) -> str:

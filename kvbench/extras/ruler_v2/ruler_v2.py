@@ -13,7 +13,7 @@ from kvbench.extras.ruler_v2.scores import MATCHES, Match
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
-from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, in_sequence
+from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, RulerPrompt, in_sequence
 from kvbench.tasks.task import Sample, Task, require_positive, require_samples
 
 Value = TypeVar("Value")
@@ -73,7 +73,7 @@ class RulerV2(Task):
         """Size of the smallest haystack, and what a prompt that is too long loses."""
 
     @abstractmethod
-    def _prompts(self, count_tokens: CountTokens) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens) -> Iterator[RulerPrompt]:
         """Yield prompts in the official order of draws. Raises DoesNotFit."""
 
     @property

@@ -35,7 +35,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.overrides import parse
     from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.whole_prompts import prompts_of
-    from kvbench.report.output import text_to
+    from kvbench.report.report_file import text_to
     from kvbench.work.planned import check_data
 
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:

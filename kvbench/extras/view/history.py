@@ -28,7 +28,7 @@ from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.formats.data import write_json
 from kvbench.report.junit import Case, Outcome, junit_xml
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 from kvbench.report.row_warnings import versions
 from kvbench.report.rows import code_reader, describer, load_table
 from kvbench.report.stats.paired import TIMED

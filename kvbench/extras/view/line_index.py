@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Generic
+from typing import Generic, TypeVar
 
 from kvbench.records import KeptSets, PromptRecord
 from kvbench.records.lines import LONGEST, listed
 from kvbench.records.row import has_checksum
-from kvbench.records.sidecars import Line
+from kvbench.records.sidecars import Sidecar
 
+SidecarLine = TypeVar("SidecarLine", bound=Sidecar)
 _TEXT = rb'("(?:[^"\\]|\\.)*")'
 _STARTS: dict[type, re.Pattern[bytes]] = {
     KeptSets: re.compile(rb'\{"cell": %b, "sample": (\d+), ' % _TEXT),
@@ -24,15 +25,15 @@ _STARTS: dict[type, re.Pattern[bytes]] = {
 """How lines begin, as their writers write them."""
 
 
-class LineIndex(Generic[Line]):
+class LineIndex(Generic[SidecarLine]):
     """The lines of one kind beside the rows of a folder, by (cell, sample) or (hash of the prompt,)."""
 
-    def __init__(self, folder: Path, kind: type[Line]) -> None:
+    def __init__(self, folder: Path, kind: type[SidecarLine]) -> None:
         self._folder, self._kind, self._lock = folder / kind.folder, kind, threading.Lock()
         self._scanned: dict[str, int] = {}
         self._places: dict[tuple[Hashable, ...], dict[str, int]] = {}
 
-    def find(self, *key: Hashable) -> dict[str, Line]:
+    def find(self, *key: Hashable) -> dict[str, SidecarLine]:
         """Return lines of a key by the names of their files, without damaged ones; of several in a file the first."""
         places = dict(self._places.get(key, {}))
         lines = {name: self._line(key, name, start) for name, start in places.items()}
@@ -68,7 +69,7 @@ class LineIndex(Generic[Line]):
         name, *number = match.groups()
         return (json.loads(name), *map(int, number))
 
-    def _line(self, key: tuple[Hashable, ...], name: str, start: int) -> Line | None:
+    def _line(self, key: tuple[Hashable, ...], name: str, start: int) -> SidecarLine | None:
         try:
             with (self._folder / f"{name}.jsonl").open("rb") as file:
                 file.seek(start)

@@ -20,7 +20,7 @@ from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
 from kvbench.report.experiments import Experiments
 from kvbench.report.frames import Source, place_of
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
 from kvbench.report.tables.observation_note import windows

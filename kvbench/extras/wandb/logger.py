@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.lines import read_json
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import Choice
-from kvbench.models.engine import QUESTION_BLOCK, Answer, Engine, Generation, Prefilled
+from kvbench.models.engine import QUESTION_BLOCK, DecodedAnswer, Engine, Generation, Prefilled
 from kvbench.support.errors import UserError
 
 ChooseAt = Callable[[Float[Tensor, "cells vocabulary"], Sequence[tuple[int, int]]], Choice]
@@ -24,7 +24,7 @@ ChooseAt = Callable[[Float[Tensor, "cells vocabulary"], Sequence[tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionTokens:
     """The tokens of a turn before its answer, and the most that the answer may have."""
 
     ids: tuple[int, ...]
@@ -35,8 +35,8 @@ class Question:
 class _Stream:
     """The conversation of a cell. waiting: tokens of the turn that it has still to read before it answers."""
 
-    questions: Sequence[Question]
-    answers: list[Answer]
+    questions: Sequence[QuestionTokens]
+    answers: list[DecodedAnswer]
     waiting: deque[int] = field(default_factory=deque)
 
     @property
@@ -52,7 +52,7 @@ class _Stream:
         self.answers[-1].error, self.answers[-1].generation.running = error, False
         later = f"turn {len(self.answers)} of the conversation failed: {error}"
         num_unanswered = len(self.questions) - len(self.answers)
-        self.answers += [Answer(Generation(running=False), later) for _ in range(num_unanswered)]
+        self.answers += [DecodedAnswer(Generation(running=False), later) for _ in range(num_unanswered)]
 
 
 @torch.inference_mode()
@@ -60,12 +60,12 @@ def converse(
     engine: Engine,
     prefilled: Prefilled,
     batch: DecodeBatch,
-    conversations: Sequence[Sequence[Question]],
+    conversations: Sequence[Sequence[QuestionTokens]],
     stop: Collection[int],
     at_least: int,
     choose: ChooseAt,
     max_length: int,
-) -> list[list[Answer]]:
+) -> list[list[DecodedAnswer]]:
     """Return the answers of every active cell to its questions, which begin with the same one for all cells.
 
     A stop token ends an answer and is not read; the next question follows the answer without it. A turn for which the
@@ -78,7 +78,7 @@ def converse(
     for block in first.split(QUESTION_BLOCK) if len(first) else ():
         logits = engine.read(batch, block.expand(batch.cells, -1))
     for cell, stream in enumerate(streams):
-        stream.answers.append(Answer(tokens=batch.num_tokens + batch.num_new_tokens))
+        stream.answers.append(DecodedAnswer(tokens=batch.num_tokens + batch.num_new_tokens))
         _check_failure(batch, cell, stream)
     forbidden = torch.tensor(sorted(stop), dtype=torch.long, device=logits.device)
     while any(stream.running for stream in streams):
@@ -136,7 +136,7 @@ def _next(
     question = stream.questions[len(stream.answers)]
     stream.waiting.extend(question.ids if token in stop else (token, *question.ids))
     tokens = batch.num_tokens + batch.num_new_tokens + len(stream.waiting)
-    stream.answers.append(Answer(tokens=tokens))
+    stream.answers.append(DecodedAnswer(tokens=tokens))
     try:
         engine.check_length(batch.num_tokens, tokens - batch.num_tokens + question.max_new_tokens - 1)
         if tokens + question.max_new_tokens > max_length:

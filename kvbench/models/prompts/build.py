@@ -262,7 +262,7 @@ def truncate(
     decodes_joined: bool = False,
     keeps_odd: bool = False,
 ) -> tuple[str, str]:
-    """Context and question truncated to `limit` tokens; `truncation` names the part that is dropped.
+    """Return context and question with `limit` tokens at most; `truncation` names the part that is dropped.
 
     middle: the middle of the whole prompt; its ends are decoded apart, as in LongBench's pred.py, or together
     (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. Of an odd
@@ -298,7 +298,7 @@ def truncate(
 def _middle(
     tokenizer: Any, context: str, question: str, limit: int, decodes_joined: bool, keeps_odd: bool
 ) -> tuple[str, str]:
-    """As in the benchmarks: special tokens count and are dropped."""
+    """Drop the middle as the benchmarks do: special tokens count and are dropped."""
     ids, half = tokenizer(context + question).input_ids, limit // 2
     if len(ids) <= limit:
         return context, question

@@ -10,7 +10,7 @@ from kvbench.report.formats.latex import write_latex
 from kvbench.report.formats.markdown import write_markdown
 from kvbench.report.formats.table import Report
 from kvbench.report.formats.text import write_text
-from kvbench.report.output import text_to
+from kvbench.report.report_file import text_to
 
 WRITERS = {
     "text": write_text,
@@ -20,7 +20,7 @@ WRITERS = {
     "csv": lambda report, out: write_records(report.records, out, report.columns),
     "json": lambda report, out: write_json(report.tree or finite(report.records), out),
 }
-"""What writes each of `kvbench.report.output.FORMATS`."""
+"""What writes each of `kvbench.report.report_file.FORMATS`."""
 
 
 def write_report(report: Report, format: str, out: TextIO | Path) -> None:

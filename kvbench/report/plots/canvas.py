@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from kvbench.report.colours import looks
-from kvbench.report.output import file_to
+from kvbench.report.report_file import file_to
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 

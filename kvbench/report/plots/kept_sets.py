@@ -20,14 +20,14 @@ BINS = 128
 _TITLE = ("model", "task", "context_length", "policy", "score", "budget")
 
 
-class Panel(NamedTuple):
+class KeptPanel(NamedTuple):
     """The kept sets of one cell by sample, all with the same layers and heads."""
 
     title: str
     sets: tuple[KeptSets, ...]
 
 
-def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[str, list[Panel]]:
+def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[str, list[KeptPanel]]:
     """Return what the panels have in common, and one panel for every selected cell that evicts and has kept sets.
 
     Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
@@ -47,10 +47,10 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
     common += request.windows({cell: cells[cell].policy for cell in by_cell})
-    return common, [Panel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
+    return common, [KeptPanel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
 
 
-def _samples(panels: Sequence[Panel]) -> str:
+def _samples(panels: Sequence[KeptPanel]) -> str:
     """Return how many samples the panels are over."""
     counts = {len(panel.sets) for panel in panels}
     if counts == {1}:
@@ -72,7 +72,7 @@ def draw_kept(request: Request) -> Figure:
     return kept_figure(shown, f"{common}\nKV pairs kept, {_samples(shown)}")
 
 
-def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
+def kept_figure(shown: Sequence[KeptPanel], heading: str) -> Figure:
     """Return the figure of `draw_kept` for panels whose kept sets have positions."""
     heads = np.array([len(layer) for layer in shown[0].sets[0].lengths])
     most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
@@ -97,7 +97,7 @@ def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
     return figure
 
 
-def kept_shares(panel: Panel) -> np.ndarray:
+def kept_shares(panel: KeptPanel) -> np.ndarray:
     """[heads, bins]: the share of KV pairs kept, mean over samples; a bin is one position of a single short sample."""
     bins = min(BINS, min(kept.num_tokens for kept in panel.sets))
     if len(panel.sets) == 1 and panel.sets[0].num_tokens <= 4 * BINS:
@@ -139,7 +139,7 @@ def draw_split(request: Request) -> Figure:
     )
 
 
-def head_shares(panel: Panel) -> np.ndarray:
+def head_shares(panel: KeptPanel) -> np.ndarray:
     """[layers, heads] in percent, mean over samples; NaN if a layer has fewer heads than another."""
     heads = max(map(len, panel.sets[0].lengths))
     grid = np.full((len(panel.sets), len(panel.sets[0].lengths), heads), np.nan)

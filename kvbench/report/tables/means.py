@@ -20,7 +20,7 @@ from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
 
 if TYPE_CHECKING:
-    from kvbench.report.compare.survivors import Mark
+    from kvbench.report.compare.beyond_chance import Mark
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""

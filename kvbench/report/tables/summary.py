@@ -219,7 +219,7 @@ def summaries(
     return sorted((summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)), key=sort_key)
 
 
-def frame_of(table: Iterable[Summary]) -> "pandas.DataFrame":
+def summary_frame(table: Iterable[Summary]) -> "pandas.DataFrame":
     """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
     import pandas  # late: it takes half a second, and only a table as Parquet is a frame
 

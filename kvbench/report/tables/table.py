@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from kvbench.records.lines import Warn
 from kvbench.records.rows import Describe
-from kvbench.report.compare.survivors import Mark, survivors
+from kvbench.report.compare.beyond_chance import Mark, survivors
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.frames import Source
-from kvbench.report.output import FORMATS as ALL_FORMATS
-from kvbench.report.output import check_format, check_parquet, file_to
+from kvbench.report.report_file import FORMATS as ALL_FORMATS
+from kvbench.report.report_file import check_format, check_parquet, file_to
 from kvbench.report.rows import describer, load, load_table
 from kvbench.report.selection import NothingSelected, Where, conditions
 from kvbench.report.stats.paired import TIMED
@@ -30,7 +30,7 @@ from kvbench.report.tables.average import averaged
 from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
-from kvbench.report.tables.summary import NEEDED, Summary, Unit, frame_of, summaries
+from kvbench.report.tables.summary import NEEDED, Summary, Unit, summaries, summary_frame
 from kvbench.support.errors import UserError
 
 FORMATS = (*ALL_FORMATS, "parquet")
@@ -141,7 +141,7 @@ def print_table(
     cells = measured if view.average is None else averaged(measured, view.average, describer(source)).lines
     if file is not None:
         with file_to(file) as path:
-            frame_of([_with_own_seconds(cell) for cell in cells]).to_parquet(path, index=False)
+            summary_frame([_with_own_seconds(cell) for cell in cells]).to_parquet(path, index=False)
         return
     write_report(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
 

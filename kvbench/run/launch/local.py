@@ -7,12 +7,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Annotated, ClassVar, Literal
+from typing import IO, TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from kvbench.records import ResultsFolder
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
 from kvbench.support.shared_gpus import PROCESSES
+
+if TYPE_CHECKING:
+    from kvbench.run.launch.request import SubmitRequest
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
@@ -52,6 +55,9 @@ class Launcher:
 
     def launch(self, work: PendingSweep) -> int | None:
         """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
+
+    def request(self, results: ResultsFolder) -> "SubmitRequest | None":
+        """Return what `launch` would submit, for plans; None: it submits nothing, or does not say what."""
 
 
 @dataclass(frozen=True)

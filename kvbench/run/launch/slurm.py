@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import listed, read_json
 from kvbench.run.launch.local import Launcher, PartToRun, PendingSweep
+from kvbench.run.launch.request import SubmitRequest
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import SAFE_PATH
 from kvbench.support.errors import UserError
@@ -118,6 +120,11 @@ class Slurm(Launcher):
             file=sys.stderr,
         )
         return 0
+
+    def request(self, results: ResultsFolder) -> SubmitRequest:
+        """Return what `launch` would submit; submitit is needed for its script."""
+        limits = self.time, self.minutes, self.requeues, self.memory_gb
+        return SubmitRequest(self.shards, self.parallel, self.gpus, *limits, partial(self.script, results))
 
     def script(self, results: ResultsFolder, tasks: int) -> str:
         """Return the batch script of so many tasks. Nothing is written, and no SLURM is needed, only submitit."""

@@ -87,7 +87,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """All files of a folder under `data.root`.
 
     patterns: names or patterns of the files that tasks need; tasks: these tasks in words.
@@ -114,7 +114,7 @@ class Source:
         return sum(download.is_pinned for download in downloads), len(downloads) + self.unnamed(root)
 
 
-Lock = Mapping[str, Source]
+Lock = Mapping[str, DataSource]
 
 
 def read_lock(file: Path | None = None) -> Lock:
@@ -122,7 +122,7 @@ def read_lock(file: Path | None = None) -> Lock:
     path = file or FILE
     try:
         sources = json.loads(path.read_text("utf-8"))["sources"].items()
-        return {name: Source(name, tuple(_downloads(name, entry.pop("downloads"))), **entry) for name, entry in sources}
+        return {name: DataSource(name, tuple(_downloads(name, own.pop("downloads"))), **own) for name, own in sources}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is not a lock file of kvbench: {type(error).__name__}: {error}") from None
 

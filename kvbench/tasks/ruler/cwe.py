@@ -24,7 +24,7 @@ from math import sqrt
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, RulerTask, bisected, fitting, stepped
 from kvbench.tasks.ruler.words import words
 
 CONTEXT = (
@@ -56,7 +56,7 @@ class CommonWords(FromFiles, RulerTask):
     def _official_step(self) -> int:
         return 10
 
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         rng, pool = random.Random(self.seed), list(words())
         random.Random(self.seed).shuffle(pool)
         room = self.context_length - self.max_new_tokens - reserved
@@ -86,13 +86,13 @@ class CommonWords(FromFiles, RulerTask):
         while True:
             yield fitting(draw, count_tokens, size, self._step, room)
 
-    def _draw(self, rng: random.Random, pool: list[str], size: int) -> Prompt:
+    def _draw(self, rng: random.Random, pool: list[str], size: int) -> RulerPrompt:
         long = self.context_length >= LONG
         shown, right = self._list(rng, pool, 40, 10, 3) if long else self._list(rng, pool, 20, 3, 1)
         text, answers = self._list(rng, pool, size, 30, 3) if long else self._list(rng, pool, size, 6, 1)
         space = "" if self.era == "2024" else " "
         solved = f"{CONTEXT.format(haystack=shown)}{QUESTION}{ANSWER_PREFIX}{space}{_numbered(right)}\n"
-        return Prompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
+        return RulerPrompt(CONTEXT.format(haystack=text), QUESTION, ANSWER_PREFIX, answers).after(solved)
 
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int

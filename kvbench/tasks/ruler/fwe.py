@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import zeta
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, RulerTask
+from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, RulerPrompt, RulerTask
 
 CONTEXT = (
     "Read the following coded text and track the frequency of each coded word."
@@ -61,7 +61,7 @@ class FrequentWords(RulerTask):
     def _official_step(self) -> int:
         return self._room // 32
 
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         rng, size = random.Random(self.seed), self._room // LETTERS
         vocabulary = self._vocabulary(rng)
         room = self._room - reserved
@@ -86,9 +86,9 @@ class FrequentWords(RulerTask):
         random.Random(self.seed).shuffle(vocabulary)
         return [DOTS, *vocabulary[1:]]
 
-    def _prompt(self, vocabulary: list[str], size: int) -> Prompt:
+    def _prompt(self, vocabulary: list[str], size: int) -> RulerPrompt:
         counts = (size * np.arange(1, len(vocabulary) + 1) ** -ALPHA / zeta(ALPHA)).astype(int)
         text = [word for word, count in zip(vocabulary, counts, strict=True) for _ in range(count)]
         random.Random(self.seed).shuffle(text)
         answers = tuple(vocabulary[1 : ANSWERS + 1])
-        return Prompt(CONTEXT.format(haystack=" ".join(text)), QUESTION, ANSWER_PREFIX, answers)
+        return RulerPrompt(CONTEXT.format(haystack=" ".join(text)), QUESTION, ANSWER_PREFIX, answers)

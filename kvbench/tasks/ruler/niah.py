@@ -30,7 +30,7 @@ from typing import ClassVar, Literal
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, listing
 from kvbench.tasks.ruler.haystack import BOOKS, DEPTHS, ESSAYS, NOISE, Prose, Splitter, inserted, joined, resolved
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import require_positive
 
@@ -126,7 +126,7 @@ class Niah(FromFiles, RulerTask):
     def _unit(self) -> str:
         return "words" if self._reads_prose else "lines"
 
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         rng, prose, step = random.Random(self.seed), None, self._step
         room = self.context_length - self.max_new_tokens - reserved
         if self._reads_prose:
@@ -162,7 +162,7 @@ class Niah(FromFiles, RulerTask):
         order = random.Random(self.seed).sample(range(count), count)
         return [number * self.context_length for number in order]
 
-    def _draw(self, rng: random.Random, prose: Prose | None, size: int, start: int = 0) -> Prompt:
+    def _draw(self, rng: random.Random, prose: Prose | None, size: int, start: int = 0) -> RulerPrompt:
         """Draw a prompt over `size` words of `prose` from `start` on, or lines, in the official order of draws."""
         names, values, needles = [], [], []
         for _ in range(max(self.num_keys, self.num_queries)):
@@ -187,4 +187,4 @@ class Niah(FromFiles, RulerTask):
         *others, last = (names[index] for index in queried)
         query = f"{', '.join(others)}, and {last}" if others else last
         context, question, prefix = (part.format(kind=kind, query=query, haystack=text) for part in parts)
-        return Prompt(context, question, prefix, tuple(value for index in queried for value in values[index]))
+        return RulerPrompt(context, question, prefix, tuple(value for index in queried for value in values[index]))

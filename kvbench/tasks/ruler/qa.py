@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, RulerTask, bisected_by_rate, fitting, stepped
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 CONTEXT = ASK + "\n\nThe following are given documents.\n\n{haystack}"
@@ -34,7 +34,7 @@ ANSWER_PREFIX = " Answer:"
 
 
 @dataclass(frozen=True)
-class Question:
+class PassageQuestion:
     """A question with its right answers (duplicates kept). Documents are their numbers in `passages`.
 
     `required` documents are always shown, `related` ones before any other.
@@ -46,7 +46,7 @@ class Question:
     related: tuple[int, ...] = ()
 
 
-Passages = tuple[Sequence[str], Sequence[Question]]
+Passages = tuple[Sequence[str], Sequence[PassageQuestion]]
 """The distinct documents of a data set, sorted, and its questions in the order of the file."""
 
 
@@ -67,14 +67,14 @@ class QuestionAnswering(FromFiles, RulerTask):
     def _official_step(self) -> int:
         return 10
 
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         rng, (sorted_documents, questions) = random.Random(self.seed), passages(self.root, self.files[0])
         documents = list(sorted_documents)
         room = self.context_length - self.max_new_tokens - reserved
         if self.samples > len(questions):
             raise UserError(f"task.samples={self.samples}: {self.dataset} has {len(questions)} questions")
 
-        def draw(index: int, size: int) -> Prompt:
+        def draw(index: int, size: int) -> RulerPrompt:
             return self._draw(rng, questions[index], documents, size)
 
         def tokens_with_answers(size: int) -> int:
@@ -88,7 +88,7 @@ class QuestionAnswering(FromFiles, RulerTask):
         for index in count():
             yield fitting(partial(draw, index), count_tokens, size, self._step, room)
 
-    def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
+    def _draw(self, rng: random.Random, question: PassageQuestion, documents: list[str], size: int) -> RulerPrompt:
         """Return a question among `size` documents, its required ones at least; reorders `documents` as officially."""
         if size < len(documents):
             more = max(size - len(question.required), 0)
@@ -104,7 +104,7 @@ class QuestionAnswering(FromFiles, RulerTask):
         random.Random(self.seed).shuffle(shown)
         haystack = "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(shown, start=1))
         query = QUESTION.format(query=question.text)
-        return Prompt(CONTEXT.format(haystack=haystack), query, ANSWER_PREFIX, question.answers)
+        return RulerPrompt(CONTEXT.format(haystack=haystack), query, ANSWER_PREFIX, question.answers)
 
 
 @remembered
@@ -130,7 +130,7 @@ def _squad(content: Any) -> Passages:
             for entry in paragraph["qas"]:
                 if not entry["is_impossible"]:
                     answers = tuple(answer["text"] for answer in entry["answers"])
-                    questions.append(Question(entry["question"], answers, (document,), related))
+                    questions.append(PassageQuestion(entry["question"], answers, (document,), related))
     return list(numbers), questions
 
 
@@ -139,7 +139,7 @@ def _hotpotqa(rows: Any) -> Passages:
     contexts = [[f"{title}\n{''.join(sentences)}" for title, sentences in row["context"]] for row in rows]
     numbers = _numbered({document for context in contexts for document in context})
     return list(numbers), [
-        Question(row["question"], (row["answer"],), tuple(numbers[document] for document in context))
+        PassageQuestion(row["question"], (row["answer"],), tuple(numbers[document] for document in context))
         for row, context in zip(rows, contexts, strict=True)
     ]
 

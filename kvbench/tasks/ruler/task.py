@@ -41,7 +41,7 @@ class DoesNotFit(Exception):
         self.longest = longest
 
 
-class Prompt(NamedTuple):
+class RulerPrompt(NamedTuple):
     """One drawn prompt in its parts, with the right answers. text_in_common: as of a `Sample`."""
 
     context: str
@@ -54,7 +54,7 @@ class Prompt(NamedTuple):
     def text(self) -> str:
         return self.context + self.question + self.answer_prefix
 
-    def after(self, text: str) -> "Prompt":
+    def after(self, text: str) -> "RulerPrompt":
         return self._replace(context=text + self.context)
 
 
@@ -126,7 +126,7 @@ class RulerTask(Task):
         return self.step or self._official_step
 
     @abstractmethod
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         """Return an endless sequence of prompts, in the official order of draws. Raises DoesNotFit.
 
         reserved: tokens of `context_length` that a chat template takes.
@@ -176,7 +176,7 @@ class RulerTask(Task):
         return low + 1 + bisect_left(range(low + 1, high), True, key=holds)
 
 
-def in_sequence(prompts: Iterator[Prompt], indices: Collection[int]) -> Iterator[tuple[int, Prompt]]:
+def in_sequence(prompts: Iterator[RulerPrompt], indices: Collection[int]) -> Iterator[tuple[int, RulerPrompt]]:
     """Yield the prompts with these numbers, each with its number, of prompts that one generator draws in sequence.
 
     Raises UserError for a number below 0.
@@ -199,7 +199,9 @@ def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> i
     return best
 
 
-def bisected_by_rate(draw: Callable[[int], Prompt], count_tokens: CountTokens, step: int, limit: int, room: int) -> int:
+def bisected_by_rate(
+    draw: Callable[[int], RulerPrompt], count_tokens: CountTokens, step: int, limit: int, room: int
+) -> int:
     """2026: `bisected` up to three times the size that has `limit` tokens by the rate of a first probe."""
 
     high = max(int(limit / (count_tokens(draw(step).text) / step) * 3), 2 * step)
@@ -232,8 +234,8 @@ def stepped(
 
 
 def fitting(
-    draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int, step: int, room: int, smallest: int = 1
-) -> Prompt:
+    draw: Callable[[int], RulerPrompt], count_tokens: CountTokens, size: int, step: int, room: int, smallest: int = 1
+) -> RulerPrompt:
     """Return a prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` while it is larger.
 
     smallest: the size that `draw` needs; the official code never ends where a step leads below it.

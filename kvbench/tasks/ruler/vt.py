@@ -29,7 +29,7 @@ from itertools import pairwise
 import numpy as np
 
 from kvbench.tasks.ruler.haystack import NOISE, inserted
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
+from kvbench.tasks.ruler.task import CountTokens, RulerPrompt, RulerTask, bisected_by_rate, fitting, stepped
 
 CONTEXT = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{haystack}"
 QUESTION = "\nQuestion: Find all variables that are assigned the value {value} in the text above."
@@ -75,19 +75,19 @@ class VariableTracking(RulerTask):
     def _official_step(self) -> int:
         return 5 if self.era != "2024" and self.context_length < 4096 else 10
 
-    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
+    def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[RulerPrompt]:
         draws = _Generators(random.Random(self.seed), np.random.RandomState(self.seed))
         room = self.context_length - self.max_new_tokens - reserved
         yield from (self._of_2024 if self.era == "2024" else self._of_2026)(count_tokens, draws, room)
 
-    def _of_2026(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
+    def _of_2026(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[RulerPrompt]:
         example, draw = partial(self._draw, draws, letters=3, value=EXAMPLE_VALUE), partial(self._draw, draws)
         size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
         shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS, self._smallest_step)
         solved = f"{shown.text} {' '.join(shown.answers)}\n"
         size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room - count_tokens(solved))
 
-        def with_example(size: int) -> Prompt:
+        def with_example(size: int) -> RulerPrompt:
             """After the example with new names, wherever the letters of the old ones occur, and a new value."""
             prompt, example = draw(size), solved
             for name in shown.answers:
@@ -97,15 +97,15 @@ class VariableTracking(RulerTask):
         while True:
             yield fitting(with_example, count_tokens, size, self._step, room, self._smallest_step)
 
-    def _of_2024(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
-        def example(size: int) -> Prompt:
+    def _of_2024(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[RulerPrompt]:
+        def example(size: int) -> RulerPrompt:
             prompt = self._draw(draws, size, letters=3)
             question = prompt.question.replace("\n", " ").removesuffix(" above.")
-            return Prompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
+            return RulerPrompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
 
         draw = partial(self._draw, draws)
 
-        def step_up(draw: Callable[[int], Prompt], step: int, room: int) -> int:
+        def step_up(draw: Callable[[int], RulerPrompt], step: int, room: int) -> int:
             def tokens(size: int) -> int:
                 prompt = draw(size)
                 return count_tokens(f"{prompt.text} {list(prompt.answers)}")
@@ -120,7 +120,7 @@ class VariableTracking(RulerTask):
         while True:
             yield fitting(draw, count_tokens, size, self._step, room).after(f" {solved}\n\n")
 
-    def _draw(self, draws: _Generators, size: int, letters: int = 5, value: str | None = None) -> Prompt:
+    def _draw(self, draws: _Generators, size: int, letters: int = 5, value: str | None = None) -> RulerPrompt:
         names = [draws.name(letters) for _ in range(HOPS + 1)]
         while len(set(names)) <= HOPS:
             names = [*dict.fromkeys(names), draws.name(letters)]
@@ -133,7 +133,7 @@ class VariableTracking(RulerTask):
             haystack = _joined(chain, size, draws.names)
         else:  # one sentence of noise or one assignment per line
             haystack = "\n".join(inserted(chain[::-1], [NOISE] * size, draws.names))
-        return Prompt(CONTEXT.format(haystack=haystack), QUESTION.format(value=value), prefix, tuple(names))
+        return RulerPrompt(CONTEXT.format(haystack=haystack), QUESTION.format(value=value), prefix, tuple(names))
 
 
 def _joined(chain: list[str], size: int, rng: random.Random) -> str:

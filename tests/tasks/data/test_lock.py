@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.support.named import member
 from kvbench.tasks.data.convert import AS_THEY_ARE, GROUP, KINDS
-from kvbench.tasks.data.lock import Download, Source, expanded, listed, read_lock
+from kvbench.tasks.data.lock import DataSource, Download, expanded, listed, read_lock
 
 LOCK = read_lock()
 DOWNLOADS = [download for source in LOCK.values() for download in source.downloads]
@@ -94,7 +94,7 @@ def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
     assert len(present) == 49 + 36 + 2 and set(present.values()) == {"ok"}
 
 
-def table_row(source: Source) -> str:
+def table_row(source: DataSource) -> str:
     """What the table of docs/reference/data.md says of a source."""
     everything = list(expanded(source.downloads, Path("nowhere")))
     count = len(source.outputs(Path("nowhere"))) + source.unnamed(Path("nowhere"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.tasks.ruler.task import TRIES, DoesNotFit, Prompt, bisected, fitting, stepped
+from kvbench.tasks.ruler.task import TRIES, DoesNotFit, RulerPrompt, bisected, fitting, stepped
 
 
 class Probes:
@@ -18,8 +18,8 @@ class Probes:
         return self.base + self.per_unit * size
 
 
-def prompt_of(length: int) -> Prompt:
-    return Prompt("x" * length, "", "", ())
+def prompt_of(length: int) -> RulerPrompt:
+    return RulerPrompt("x" * length, "", "", ())
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(50, 700), st.integers(0, 49))
@@ -53,7 +53,7 @@ def test_a_first_step_that_is_too_long_is_no_size():
 def test_a_prompt_shrinks_by_steps_and_then_is_redrawn_until_it_fits():
     sizes, lengths = list[int](), iter([9, 9, 9, 9, 5])
 
-    def draw(size: int) -> Prompt:
+    def draw(size: int) -> RulerPrompt:
         sizes.append(size)
         return prompt_of(next(lengths))
 
@@ -71,7 +71,7 @@ def test_what_never_fits_ends():
 def test_a_prompt_shrinks_to_the_smallest_haystack_that_holds_its_needles():
     sizes, lengths = list[int](), iter([9, 9, 5])
 
-    def draw(size: int) -> Prompt:
+    def draw(size: int) -> RulerPrompt:
         sizes.append(size)
         return prompt_of(next(lengths))
 

@@ -16,7 +16,7 @@ from kvbench.config.overrides import parse
 from kvbench.extras.completion import completion
 from kvbench.extras.completion.completion import CHOICES, candidates
 from kvbench.extras.export import export
-from kvbench.report import output, row_formats
+from kvbench.report import report_file, row_formats
 from kvbench.report.tables import table
 from kvbench.run.settings import Reference
 from tests.cli.conftest import Command
@@ -89,7 +89,7 @@ def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None
 def test_formats_are_those_that_commands_take() -> None:
     assert candidates(["report", "table", "--format", ""]) == list(table.FORMATS)
     for line in ("report efficiency", "report cost", "compare", "probe"):
-        assert candidates([*line.split(), "--format", ""]) == list(output.FORMATS), line
+        assert candidates([*line.split(), "--format", ""]) == list(report_file.FORMATS), line
     assert candidates(["report", "rows", "--format", ""]) == list(row_formats.ROW_FORMATS)
     assert candidates(["export", "--format", ""]) == list(export.FORMATS)
 

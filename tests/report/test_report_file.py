@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from kvbench.report.output import file_to, text_to
+from kvbench.report.report_file import file_to, text_to
 
 MODES = (0o600, 0o640, 0o755)
 
@@ -94,7 +94,7 @@ def test_a_device_stays_a_device(writer, tmp_path: Path) -> None:
 def test_the_open_output_is_added_to(name: str, is_file: bool, tmp_path: Path) -> None:
     """A pipe, and a file that a shell opened with >: what is printed before and after the report stays around it."""
     code = (
-        "from pathlib import Path\nfrom kvbench.report.output import text_to\nprint('before')\n"
+        "from pathlib import Path\nfrom kvbench.report.report_file import text_to\nprint('before')\n"
         f"with text_to(Path({name!r})) as file: file.write('report\\n')\nprint('after')"
     )
     if not os.path.lexists(name):
