@@ -190,7 +190,7 @@ def test_every_group_can_be_listed_and_every_folder_is_one() -> None:
     folders = {
         (source.package, path.name) for source in own_sources() for path in source.conf.iterdir() if path.is_dir()
     }
-    known = {*OF_THE_CORE, *(group for source in own_sources() for group in brought(source.conf).all)}
+    known = {*OF_THE_CORE, *(group for source in own_sources() for group in brought(source.conf).groups)}
     assert [folder for folder in sorted(folders) if folder[1] not in known] == []
 
 
