@@ -61,7 +61,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2, help="processes of each side")
     parser.add_argument("--budgets", type=int, default=len(KEEP), help="of each policy")
-    parser.add_argument("--prompts", type=int, default=8, help="decoded together by kvbench; 1: not measured")
+    parser.add_argument(
+        "--prompts", type=int, default=8, help="decoded together where a run does that; 1: not measured"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
@@ -94,6 +96,7 @@ def main() -> None:
             if fault:
                 faults.append(f"{tokens} tokens: {fault}")
             save()
+        save()  # what follows the last answers that were compared
     print(table(measured))
     slow = too_slow(measured, options.least)
     if slow:
@@ -138,7 +141,7 @@ def length(
     measured["full"] = compare(joined(mine), joined(plain))
     answer = mine[0]["answers"][0]
     if joint:
-        measured["full_prompts"] = compare(joined(joint), times(joined(plain), prompts))
+        measured["full_prompts"] = compare(joined(joint), times(joined(plain), prompts)) | together(joint)
         yield "" if joint[0]["answers"][0] == answer else "the answer decoded with those of other prompts differs"
     if answer == plain[0]["answers"][0]:
         yield ""
@@ -156,7 +159,7 @@ def length(
             their.append(side(str(theirs), SIDES / "kvpress_side.py", single, *again))
         measured["one"] = compare(joined(mine), joined(their))
         if joint:
-            measured["one_prompts"] = compare(joined(joint), times(joined(their), prompts))
+            measured["one_prompts"] = compare(joined(joint), times(joined(their), prompts)) | together(joint)
         yield ""
     first = ours(many)
     measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
@@ -214,6 +217,11 @@ def side(python: str, script: Path, request: Path, *options: str) -> dict[str, A
 def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The seconds of several processes of one side."""
     return {name: [second for run in runs for second in run[name]] for name in ("wall", "cpu")}
+
+
+def together(runs: list[dict[str, Any]]) -> dict[str, bool]:
+    """Whether kvbench decoded the prompts as one batch, as a run does but with Triton after the context."""
+    return {"together": all(run["together"] for run in runs)}
 
 
 def times(side: dict[str, Any], cells: int) -> dict[str, Any]:

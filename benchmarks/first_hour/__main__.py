@@ -5,15 +5,18 @@
 kernels   every kernel against its reference in float64, its times, and the block sizes it took (`benchmarks.gpu_check`)
 policies  all policies with torch and with Triton: rows that differ
 together  prompts decoded as one batch: the first against a run of its own, to the last bit
-speed     an 8B shape at 8K and 32K: generate of transformers, prefill, evictions, steps, peaks, roofline
+speed     an 8B shape at 8K and 32K, one sequence and 24: generate of transformers, prefill, steps as launched and as
+          replayed beside their roofline, peaks; evictions of 24 cells
 long      the same at 128K
 readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
 memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smaller batches and blocks
 devices   layers on two devices: caches beside their weights, logits as on one
-kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
+kvpress   24 cells of an 8B shape at 8K against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
 sweep     SmolLM2, three tasks, 24 cells: rows an hour, and kvpress beside it
+sweep8b   an 8B shape, three tasks of 4K, 24 cells of 32 tokens: rows an hour
 
 Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
+FOLDER/goals.md has what is to be reached beside what these lines say, of all parts that have run.
 A part that runs for nine minutes is stopped, and what it had stays. FOLDER holds results alone, few and small; rows,
 packages and models are in --work (build/first_hour). Wheels in build/wheels are used where Python is 3.12: those of
 transformers only if the machine has none that kvbench can use. --small tries every part on a CPU, at sizes whose
@@ -39,6 +42,9 @@ from statistics import median
 from threading import Timer
 from typing import Any
 
+from benchmarks.first_hour.goals import table
+from benchmarks.first_hour.pace import Pace
+
 ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / "build" / "wheels"
 MINUTES = 9
@@ -53,8 +59,10 @@ POLICIES = (
 )
 SWEPT = "snapkv,ada_snapkv,pyramidkv,h2o_obcache,lava,cake"
 """Policies whose 24 cells are swept."""
-RATIOS = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
+RATIOS = ("--device", "cuda", "--dtype", "bfloat16")
 """Of `benchmarks/sweep_ratios.py`, on a GPU."""
+TASKS = "ruler/niah_single_1,ruler/niah_multikey_2,ruler/vt"
+"""Tasks that are swept: they need no data."""
 EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
 """Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
@@ -114,12 +122,14 @@ class Hour:
         folder, start = self.work / part / name, time.monotonic()
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier hour
         command = ("-c", WITH_GIGABYTES, str(gigabytes or 1e6), "run", *settings, f"results.dir={folder}")
-        code, text = self.run(*command, **environment)
+        with Pace(folder) as pace:
+            code, text = self.run(*command, **environment)
         lines = [line for line in text.splitlines() if re.search("error|memory|halved|smaller", line)]
         rows = rows_of(folder)
         errors = sorted({row["error"][:150] for row in rows if row.get("error")})
         seconds = round(time.monotonic() - start, 1)
-        self.figure(part, run=name, code=code, seconds=seconds, rows=len(rows), errors=errors, says=lines[-5:])
+        counts = {"rows": len(rows), "rows_per_hour": pace.rows_per_hour()}
+        self.figure(part, run=name, code=code, seconds=seconds, **counts, errors=errors, says=lines[-5:])
         return folder if code == 0 or (code == FAILED_ROWS and gigabytes is not None) else None
 
 
@@ -187,26 +197,51 @@ def together(hour: Hour) -> bool:
     return good
 
 
-def speed(hour: Hour, part: str = "speed", lengths: tuple[int, ...] = (8192, 32768)) -> bool:
-    """The timed task beside `generate`, with peaks against what is planned."""
-    shape, lengths = ("shape/tiny-llama", (96,)) if hour.small else ("shape/llama3.1-8b", lengths)
-    good = True
-    for tokens in lengths:
-        generate = ("-m", "benchmarks.first_hour.generate", shape, str(tokens), *(["--cpu"] if hour.small else []))
-        code, _ = hour.run(*generate, figures=part)
-        for kernel in ("torch",) if hour.small else ("torch", "triton"):
-            for batch in (1, 16) if tokens == 8192 else (1,):
-                name = f"{tokens}_{kernel}_{batch}"
-                folder = hour.kvbench(
-                    part, name, f"model={shape}", *on(hour), f"model.kernels={kernel}", "task=efficiency",
-                    "policy=full,snapkv,ada_snapkv", f"task.context_length={tokens}", f"task.batch={batch}",
-                    "budget=0.5" if hour.small else "budget=0.1",
-                    "task.new_tokens=4" if hour.small else "task.new_tokens=32", "task.repeats=1", "task.warmup=1",
-                )  # fmt: skip
-                good = good and folder is not None
-                for timed in timings_of(folder) if folder else ():
-                    hour.figure(part, tokens=tokens, kernels=kernel, batch=batch, **timed)
+@dataclass(frozen=True)
+class Timed:
+    """Runs of the timed task: a length, kernels, sequences that decode together, and policies."""
+
+    tokens: int
+    kernels: str = "triton"
+    batch: int = 1
+    policies: str = "full,snapkv,ada_snapkv"
+
+    def settings(self, small: bool) -> tuple[str, ...]:
+        """Of the run. A prompt is read anew for each sequence, so that many have no repetition that warms up."""
+        return (
+            f"model.kernels={self.kernels}", "task=efficiency", f"policy={self.policies}",
+            f"task.context_length={self.tokens}", f"task.batch={self.batch}", "task.repeats=1",
+            "budget=0.5" if small else "budget=0.1", "task.new_tokens=4" if small else "task.new_tokens=32",
+            f"task.warmup={int(self.batch == 1)}",
+        )  # fmt: skip
+
+
+SPEED = (
+    *(Timed(8192, batch=batch) for batch in (1, 24)),
+    *(Timed(32768), Timed(32768, batch=24, policies="snapkv,ada_snapkv")),  # 24 full caches take 103 GB
+    Timed(8192, "torch"),
+)
+
+
+def speed(hour: Hour, part: str = "speed", runs: tuple[Timed, ...] = SPEED, evictions: int | None = 8192) -> bool:
+    """The timed task beside `generate`, with peaks against what is planned; evictions of 24 cells at one length."""
+    shape, runs = ("tiny-llama", (Timed(96, "torch"),)) if hour.small else ("llama3.1-8b", runs)
+    on_cpu, good = ["--cpu"] if hour.small else [], True
+    for tokens in dict.fromkeys(run.tokens for run in runs):
+        code, _ = hour.run("-m", "benchmarks.first_hour.generate", f"shape/{shape}", str(tokens), *on_cpu, figures=part)
         good = good and code == 0
+    if evictions is not None:
+        script = ("-m", "benchmarks.first_hour.evictions", f"shape/{shape}", str(700 if hour.small else evictions))
+        code, text = hour.run(*script, *on_cpu, figures=part)
+        if code:
+            hour.figure(part, code=code, says=text.splitlines()[-5:])
+        good = good and code == 0
+    for run in runs:
+        name = f"{run.tokens}_{run.kernels}_{run.batch}"
+        folder = hour.kvbench(part, name, f"model=shape/{shape}", *on(hour), *run.settings(hour.small))
+        good = good and folder is not None
+        for timed in timings_of(folder) if folder else ():
+            hour.figure(part, tokens=run.tokens, kernels=run.kernels, batch=run.batch, **timed)
     return good
 
 
@@ -216,7 +251,7 @@ def readers(hour: Hour) -> bool:
     size = ("task.samples=1", f"task.context_length={256 if hour.small else 1024}", "task.max_new_tokens=4")
     few = ("policy=snapkv" if hour.small else "policy=snapkv,ada_snapkv", "reference=none")
     runs = {
-        "policies": (f"model={shape}", "policy=full,snapkv" if hour.small else f"policy={POLICIES}"),
+        **({} if hour.small else {"policies": (f"model={shape}", f"policy={POLICIES}")}),
         "stores": (f"model={shape}", *few, "store=int4,kivi2"),
         "decode_every": (f"model={shape}", *few, "schedule.decode_every=1"),
         "shapes": ("model=shape/tiny-gemma2,shape/tiny-gpt-oss", "policy=full,snapkv"),
@@ -229,17 +264,11 @@ def memory(hour: Hour) -> bool:
     """Batches that are halved and prompts that are read again in smaller blocks: rows, not crashes."""
     shape, tokens = ("shape/tiny-llama", 256) if hour.small else ("shape/llama3.1-8b", 32768)
     size = (f"model={shape}", "task.samples=2", f"task.context_length={tokens}", "task.max_new_tokens=4", *on(hour))
+    weights_and_cache = ("tile", "full,snapkv,ada_snapkv,h2o_obcache,tova_obcache", "0.5,0.9", 25)  # 16 and 4 GB
+    all_rows = ("prefill", "full,snapkv,h2o", "0.2", 35)  # of h2o, which take 17 GB more
     folders = [
         hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", gigabytes=gigabytes)
-        for name, names, budgets, gigabytes in (
-            (
-                "tile",
-                "full,snapkv,ada_snapkv,h2o_obcache,tova_obcache",
-                "0.5,0.9",
-                25,
-            ),  # of which weights take 16, a full cache 4
-            ("prefill", "full,snapkv,h2o", "0.2", 35),  # all rows of h2o take 17 more
-        )
+        for name, names, budgets, gigabytes in ((all_rows,) if hour.small else (weights_and_cache, all_rows))
     ]
     return None not in folders
 
@@ -253,20 +282,35 @@ def devices(hour: Hour) -> bool:
 
 
 def kvpress(hour: Hour) -> bool:
-    """24 cells of a random model against kvpress."""
-    small = ("--tokens", "256", "--new", "2", "--repeat", "1", "--turns", "1", "--budgets", "1", "--prompts", "2")
-    return against_kvpress(hour, "kvpress", hour.out / "ratios", *(small if hour.small else RATIOS))
+    """24 cells of an 8B shape against kvpress. Answers of random weights may differ: figures are all that counts."""
+    folder = hour.work / "shape"
+    shape = ("shape/tiny-llama", str(folder), "--cpu") if hour.small else ("shape/llama3.1-8b", str(folder))
+    code, text = hour.run("-m", "benchmarks.first_hour.shape_folder", *shape)
+    if code:
+        hour.figure("kvpress", code=code, says=text.splitlines()[-5:])
+        return False
+    words = ("--folder", str(folder), "--repeat", "1", "--turns", "1", "--prompts", "1")
+    if hour.small:
+        words += ("--tokens", "256", "--new", "2", "--budgets", "1")
+    else:
+        words += ("--tokens", "8192", *RATIOS)
+    _, lengths = against_kvpress(hour, "kvpress", hour.out / "ratios", *words)
+    shutil.rmtree(folder)
+    return bool(lengths) and all("generate" in parts for parts in lengths.values())
 
 
-def against_kvpress(hour: Hour, part: str, out: Path, *words: str) -> bool:
-    """Ratios to kvpress, or only to transformers where its wheels are not there, as a figure of a part."""
-    site = install(hour.work / "kvpress_site", "kvpress")
+def against_kvpress(hour: Hour, part: str, out: Path, *words: str) -> tuple[bool, dict[str, Any]]:
+    """Ratios to kvpress, or only to transformers where its wheels are not there, as a figure of a part.
+
+    Whether all answers are as they must be, and the ratios by length.
+    """
+    site, path = install(hour.work / "kvpress_site", "kvpress"), out / "sweep_ratios.json"
+    path.unlink(missing_ok=True)  # of an earlier hour
     others = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
     code, text = hour.run("benchmarks/sweep_ratios.py", *others, *words, "--write", str(out))
-    path = out / "sweep_ratios.json"
     measured = json.loads(path.read_text("utf-8"))["lengths"] if path.exists() else {}
     hour.figure(part, code=code, kvpress=site is not None, ratios=measured, says=text.splitlines()[-3:])
-    return code == 0
+    return code == 0, measured
 
 
 def sweep(hour: Hour) -> bool:
@@ -282,18 +326,32 @@ def sweep(hour: Hour) -> bool:
         if code:
             hour.figure("sweep", code=code, says=text.splitlines()[-5:])
             return False
-    size = (f"task.context_length={512 if hour.small else 4096}", f"task.samples={1 if hour.small else 20}")
-    cells = ("policy=snapkv", "budget=0.3") if hour.small else (f"policy={SWEPT}", "budget=0.1,0.2,0.3,0.4")
-    tasks = f"task=ruler/niah_single_1{'' if hour.small else ',ruler/niah_multikey_2,ruler/vt'}"
-    start = time.monotonic()
-    settings = (f"model={model}", f"data.root={data}", tasks, *size, *cells, *on(hour))
     half = () if hour.small else ("model.dtype=bfloat16",)
-    folder = hour.kvbench("sweep", model, *settings, *half)
-    seconds, rows = time.monotonic() - start, rows_of(folder) if folder else []
-    hour.figure("sweep", rows=len(rows), seconds=round(seconds, 1), rows_per_hour=round(3600 * len(rows) / seconds))
-    if hour.small or folder is None:
-        return folder is not None
-    return against_kvpress(hour, "sweep", hour.out / "sweep_ratios", *RATIOS, "--folder", str(data / "smollm2"))
+    if hour.kvbench("sweep", model, f"model={model}", f"data.root={data}", *half, *swept(hour)) is None:
+        return False
+    if hour.small:
+        return True
+    smollm2 = ("--tokens", "4096", "--folder", str(data / "smollm2"))
+    good, _ = against_kvpress(hour, "sweep", hour.out / "sweep_ratios", *RATIOS, *smollm2)
+    return good
+
+
+def sweep8b(hour: Hour) -> bool:
+    """Rows an hour of a shape that gives a GPU work, whose answers no token ends."""
+    shape, tokens, new = ("tiny-llama", 512, 2) if hour.small else ("llama3.1-8b", 4096, 32)
+    settings = (f"model=shape/{shape}", *swept(hour), f"task.max_new_tokens={new}")
+    return hour.kvbench("sweep8b", f"{shape}_{tokens}", *settings) is not None
+
+
+def swept(hour: Hour) -> tuple[str, ...]:
+    """Tasks, cells and prompts of a sweep: 24 cells of 60 prompts."""
+    if hour.small:
+        words = ("task=ruler/niah_single_1", "task.context_length=512", "task.samples=2", "policy=snapkv", "budget=0.3")
+    else:
+        words = (
+            f"task={TASKS}", "task.context_length=4096", "task.samples=20", f"policy={SWEPT}", "budget=0.1,0.2,0.3,0.4",
+        )  # fmt: skip
+    return (*words, "reference=none", *on(hour))
 
 
 PARTS = {
@@ -301,12 +359,13 @@ PARTS = {
     "policies": policies,
     "together": together,
     "speed": speed,
-    "long": partial(speed, part="long", lengths=(131072,)),
+    "long": partial(speed, part="long", runs=(Timed(131072), Timed(131072, "torch")), evictions=None),
     "readers": readers,
     "memory": memory,
     "devices": devices,
     "kvpress": kvpress,
     "sweep": sweep,
+    "sweep8b": sweep8b,
 }
 
 
@@ -371,6 +430,8 @@ def timings_of(folder: Path) -> Iterator[dict[str, Any]]:
                 measured["step_moved_bytes"] / measured["device_copy_bytes_per_second"],
                 measured["step_flops"] / measured["device_flops_per_second"],
             )
+            production = measured.get("production_seconds")
+            replayed = {} if production is None else {"production_times_roofline": production / least}
             peaks = {
                 name: measured[peak] - measured["weight_bytes"] - measured[planned]
                 for name, peak, planned in (
@@ -383,6 +444,7 @@ def timings_of(folder: Path) -> Iterator[dict[str, Any]]:
                 "policy": row["policy"],
                 "step_ms": 1000 * step,
                 "roofline": least / step,
+                **replayed,
                 **{name: value for name, value in measured.items() if name.endswith(("_seconds", "_peak_bytes"))},
                 **peaks,
             }
@@ -408,6 +470,9 @@ def main() -> None:
         good = PARTS[name](hour)
         hour.figure(name, good=good, seconds=round(time.monotonic() - start, 1))
         failed += [] if good else [name]
+    report = table(map(json.loads, (out / "first_hour.jsonl").open(encoding="utf-8")), device)
+    (out / "goals.md").write_text(f"{report}\n", "utf-8")
+    print(report)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

@@ -108,15 +108,18 @@ def main() -> None:
     schedule = Schedule("prompt" if options.prompt else "context")
     cells = [replace(cell, schedule=schedule) for cell in cells_of(request)]
     units = [[cell] for cell in cells] if options.alone else [cells]
-    run(model, request, [cells[0]])  # warm: kernels, allocator
+
+    def go() -> list[Row]:
+        if options.prompts > 1:
+            return run_together(model, request, cells, options.prompts)
+        return [row for unit in units for row in run(model, request, unit)]
+
+    _ = go() if model.engine.gpus else run(model, request, [cells[0]])  # warm: kernels, allocator, a captured step
     measured: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
     measured |= {"kernels": model.engine.kernels, "together": options.prompts > 1 and decodes_jointly(model, cells)}
     for _ in range(options.repeat):
         wall, cpu = time.perf_counter(), time.process_time()
-        if options.prompts > 1:
-            rows = run_together(model, request, cells, options.prompts)
-        else:
-            rows = [row for unit in units for row in run(model, request, unit)]
+        rows = go()
         measured["wall"].append(time.perf_counter() - wall)
         measured["cpu"].append(time.process_time() - cpu)
         measured["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]

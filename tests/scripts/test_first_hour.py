@@ -16,7 +16,11 @@ import pytest
 import torch
 
 from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles, main
+from benchmarks.first_hour.goals import GOALS, table
+from benchmarks.first_hour.pace import Pace
 from kvbench.tasks.data.lock import read_lock
+from kvbench.tasks.files import find
+from kvbench.tasks.ruler.haystack import resolved
 from scripts import gpu_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +28,14 @@ EXPECTED = {
     "kernels": {"allowed", "unit"},
     "policies": {"answers_that_differ", "compare"},
     "together": {"same", "decode_seconds_of_four_and_of_one"},
-    "speed": {"who", "roofline", "first_token_seconds"},
+    "speed": {"who", "roofline", "production_times_roofline", "first_token_seconds", "evictions_ms"},
     "long": {"who", "roofline", "first_token_seconds"},
     "readers": {"rows"},
     "memory": {"rows"},
     "devices": {"layers", "caches", "difference"},
     "kvpress": {"ratios"},
     "sweep": {"rows", "seconds", "rows_per_hour"},
+    "sweep8b": {"rows", "seconds", "rows_per_hour"},
 }
 """Figures that each part has among others."""
 
@@ -54,7 +59,51 @@ def test_a_part_runs_on_a_cpu_and_writes_its_figures(part: str, tmp_path: Path) 
     assert set().union(*lines) >= EXPECTED[part] and lines[-1]["good"] is True
     assert all(json.dumps(line) in done.stdout for line in lines)
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert len(files) <= 4 and all(path.stat().st_size < 2**20 for path in files), "what a machine gives back is small"
+    goals = (out / "goals.md").read_text("utf-8")
+    assert goals.count("not measured") == len(GOALS), "small figures reach nothing"
+    assert len(files) <= 5 and all(path.stat().st_size < 2**20 for path in files), "what a machine gives back is small"
+
+
+def test_goals_stand_beside_the_last_figures_of_their_device() -> None:
+    """The policy that is furthest from the roofline; of two runs the later one; nothing of another device."""
+    step = {"device": "H100", "part": "speed", "tokens": 8192, "batch": 24, "kernels": "triton"}
+    prefill = {"device": "H100", "part": "speed", "tokens": 8192, "batch": 1, "kernels": "triton", "policy": "full"}
+    ratios = {"8192": {"sweep": {"wall": {"ratio": 61.5}, "cpu": {"ratio": 3.0}}}}
+    figures: list[dict[str, object]] = [
+        step | {"policy": "full", "production_times_roofline": 9.0},
+        step | {"policy": "full", "production_times_roofline": 1.125},
+        step | {"policy": "snapkv", "production_times_roofline": 1.25},
+        step | {"policy": "snapkv", "production_times_roofline": 7.0, "kernels": "torch"},
+        prefill | {"prefill_seconds": 0.3},
+        {"device": "H100", "part": "speed", "who": "generate", "tokens": 8192, "prefill_seconds": 0.24},
+        {"device": "A100", "part": "speed", "who": "kvbench", "tokens": 8192, "cells": 24, "evictions_ms": 10.0},
+        {"device": "H100", "part": "kvpress", "ratios": ratios},
+        {"device": "H100", "part": "sweep", "ratios": {}},
+        {"device": "H100", "part": "sweep8b", "run": "llama3.1-8b_4096", "rows_per_hour": 59_000.4},
+    ]
+    lines = table(figures, "H100").splitlines()[4:]
+    assert len(lines) == len(GOALS)
+    said = {goal.words: line.split(" | ")[-2:] for goal, line in zip(GOALS, lines, strict=True)}
+    reached = {words: (number, outcome.removesuffix(" |")) for words, (number, outcome) in said.items() if number}
+    assert list(reached.values()) == [("1.25", "met"), ("1.25", "not met"), ("61.5", "met"), ("59,000", "not met")]
+    assert [words for words in reached if "prefill" in words] == ["8B shape, 8K: a prefill, in times of generate's"]
+    assert sum(outcome == "not measured |" for _, outcome in said.values()) == len(GOALS) - 4
+
+
+def test_rows_an_hour_count_from_the_first_rows(tmp_path: Path) -> None:
+    """Of 24 rows that are there first and 48 that follow two seconds later."""
+    rows = tmp_path / "rows" / "one.jsonl"
+    rows.parent.mkdir()
+    with Pace(tmp_path) as pace:
+        assert pace.rows_per_hour() is None
+        rows.write_text("{}\n" * 24)
+        while pace._thread.is_alive():
+            time.sleep(0.01)
+        assert pace.rows_per_hour() is None, "no row followed"
+    first = pace._first[1]
+    rows.write_text("{}\n" * 72)
+    os.utime(rows, (first + 2, first + 2))
+    assert pace.rows_per_hour() == pytest.approx(3600 * 48 / 2, abs=1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -160,6 +209,46 @@ def test_the_bundle_holds_what_a_run_imports(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(gpu_bundle.subprocess, "run", download)
     with pytest.raises(SystemExit, match="allowed: less than 0; leave a package out"):
         gpu_bundle.main()
+
+
+def bundled(monkeypatch: pytest.MonkeyPatch, out: Path, *words: str) -> str:
+    """README.txt of a bundle whose wheels are all the same small one."""
+
+    def download(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[command.index("-d" if "-d" in command else "-w") + 1])
+        folder.mkdir(parents=True, exist_ok=True)
+        wheel(folder, "first-1.0-py3-none-any.whl")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(gpu_bundle.subprocess, "run", download)
+    monkeypatch.setattr(gpu_bundle.sys, "argv", ["gpu_bundle", "--out", str(out), *words])
+    gpu_bundle.main()
+    return (out / "README.txt").read_text("utf-8")
+
+
+def test_the_bundle_takes_texts_of_this_machine_and_says_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, here = tmp_path / "wheels", tmp_path / "here"
+    without = bundled(monkeypatch, out)
+    assert "essays are not here" in without and "ends with punkt_bare in place of punkt_english" in without
+    with pytest.raises(SystemExit, match=r"no paul_graham_essays; run: kvbench data pull paul_graham_essays data"):
+        bundled(monkeypatch, out, "--data", str(here))
+    files = {"paul_graham_essays/addiction.txt": "An essay.", "tokenizers/punkt_tab/english/collocations.tab": "a\tb"}
+    for name, text in files.items():
+        (here / name).parent.mkdir(parents=True)
+        (here / name).write_text(text * 2**17)
+    told = bundled(monkeypatch, out, "--data", str(here), "--nltk", str(here))
+    assert "not here (--" not in told
+    assert f"{out / 'data'}: 1.1 MiB" in (said := capsys.readouterr().out) and f"{out / 'nltk_data'}: 0.4 MiB" in said
+    essay, model = files
+    held = {str(file.relative_to(out)) for file in out.rglob("*") if file.suffix in (".txt", ".tab")}
+    assert held == {"README.txt", f"data/{essay}", f"nltk_data/{model}"}
+    (data,) = re.findall(r"KVBENCH_DATA=\$PWD/build/wheels/(\S+)", told)
+    (nltk,) = re.findall(r"NLTK_DATA=\$PWD/build/wheels/(\S+)", told)
+    assert find(str(out / data), "paul_graham_essays/addiction.txt").is_file()
+    monkeypatch.setattr("nltk.data.path", [str(out / nltk)])
+    assert resolved("auto") == "english"
 
 
 def test_the_bundle_names_the_smollm2_that_data_pull_reads() -> None:
