@@ -31,7 +31,7 @@ def seconds_between(began: Mark, ended: Mark) -> float:
 
 @dataclass(frozen=True)
 class Timed:
-    """What work took: `known` seconds, and those between the marks of `spans`."""
+    """Seconds of work: those that are `known`, and those between the marks of `spans`."""
 
     known: float = 0.0
     spans: tuple[tuple[Mark, Mark], ...] = ()

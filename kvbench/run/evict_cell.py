@@ -28,7 +28,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.run.cell import Cell
 from kvbench.run.memory import is_copied_later
-from kvbench.run.rows import EvictionResult, Failure
+from kvbench.run.rows import EvictionResult, RowError
 from kvbench.support.errors import Fault, OverLimit, blaming, of_machine
 
 MASKS = 2**28
@@ -104,7 +104,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> HeldCac
 
 def evict_cells(
     model: LoadedModel, cells: Sequence[Cell], shared: SharedPrefill, copy: bool
-) -> list[HeldCache | Failure]:
+) -> list[HeldCache | RowError]:
     """Evict for cells that will answer together; in place of a cell that cannot, the reason. The host waits once for
     what all of them keep.
 
@@ -113,17 +113,17 @@ def evict_cells(
     copy: give each cell a cache of its own, which may outlive the full one. False where a decode batch copies the kept
     pairs next: that saves one copy of them.
     """
-    outcomes: list[EvictedCell | Failure] = []
+    outcomes: list[EvictedCell | RowError] = []
     for cell in cells:
         try:
             outcomes.append(_evict(model, cell, shared, copy))
         except Exception as error:
             if isinstance(error, OverLimit) or of_machine(error) or (isinstance(error, Fault) and error.spoils):
                 raise
-            outcomes.append(Failure.of(error))  # without its frames, which hold arrays
+            outcomes.append(RowError.of(error))  # without its frames, which hold arrays
     results = iter(measure([outcome for outcome in outcomes if isinstance(outcome, EvictedCell)]))
     return [
-        outcome if isinstance(outcome, Failure) else HeldCache(next(results), outcome.cache, outcome.incremental)
+        outcome if isinstance(outcome, RowError) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
     ]
 

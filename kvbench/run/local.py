@@ -23,7 +23,7 @@ from kvbench.run.cell import check_model_unchanged, describe_model
 from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
-from kvbench.run.rows import Failure, JobResult
+from kvbench.run.rows import JobResult, RowError
 from kvbench.run.samples import samples_of
 from kvbench.support.errors import OverLimit, UserError, out_of_memory
 from kvbench.tasks.task import InvalidSample, Sample, Task
@@ -122,7 +122,7 @@ class OneByOne:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise
             for sample in valid:
-                result.fail(sample, Failure.traced(error))
+                result.fail(sample, RowError.traced(error))
         for sample in samples:
             if isinstance(sample, InvalidSample):
                 result.fail(sample, sample.error)

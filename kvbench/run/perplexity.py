@@ -21,7 +21,7 @@ from kvbench.run.evict_cell import EvictedCell, clock, eviction_of, measure
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import halve_on_oom, most_together
 from kvbench.run.plan import PrefillGroup, PrefillJob
-from kvbench.run.rows import Failure, JobResult
+from kvbench.run.rows import JobResult, RowError
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
@@ -122,7 +122,7 @@ class _Reading:
                 if len(cells) > 1:
                     raise _CannotReadTogether from error
                 for later in readable[place:]:
-                    part.fail(later, Failure.of(error), cells, prompts[later.id])
+                    part.fail(later, RowError.of(error), cells, prompts[later.id])
                 break
             seconds = (clock(self.model) - start) / len(cells)
             for cell, evicting, values in zip(cells, caches, nll.double().cpu().tolist(), strict=True):

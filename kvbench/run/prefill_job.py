@@ -30,9 +30,9 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, clock, evict_cells,
 from kvbench.run.plan import PrefillJob
 from kvbench.run.rows import (
     EvictionResult,
-    Failure,
     JobResult,
     PrefillFacts,
+    RowError,
     TimedPrefill,
     answer_columns,
     hash_ids,
@@ -68,7 +68,7 @@ def run_prefill_job(
         if decode_job is not None:
             decode_job.run()
     except Fault as fault:
-        failure, faulty = Failure.of(fault), [cell for cell in job.cells if _has(cell, fault.part)]
+        failure, faulty = RowError.of(fault), [cell for cell in job.cells if _has(cell, fault.part)]
         if not faulty:
             raise
     if failure is not None:  # the cache is spoilt: the other cells begin again
@@ -116,12 +116,12 @@ def begin_job(
         return result, None
     timed_prefill, cells = None, job.cells
     while cells and timed_prefill is None:
-        reason: str | Failure
+        reason: str | RowError
         try:
             timed_prefill, read, reason = _prefill_what_fits(model, prompts, cells)
         except ValueError as error:
             faulty = [cell for cell in cells if isinstance(error, Fault) and _has(cell, error.part)]
-            read, reason = [cell for cell in cells if faulty and cell not in faulty], Failure.of(error)
+            read, reason = [cell for cell in cells if faulty and cell not in faulty], RowError.of(error)
         unread = [cell for cell in cells if cell not in read]
         for sample in prompted:
             result.fail(sample, reason, unread, prompts[sample.id])
@@ -323,7 +323,7 @@ class DecodeJob:
         """Return the random numbers that draw the first tokens of a sample's answer."""
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
-    def _fail(self, result: JobResult, cell_answer: CellAnswer, error: str | Failure) -> None:
+    def _fail(self, result: JobResult, cell_answer: CellAnswer, error: str | RowError) -> None:
         """Add rows with an error for every sample of this draw that lacks the cell."""
         for sample in self.samples:
             if sample.id % self.draws == cell_answer[1]:

@@ -68,7 +68,7 @@ class EvictionResult:
     seconds: float | None
 
 
-class Failure(NamedTuple):
+class RowError(NamedTuple):
     """Why there is no answer: the `error` of rows, and the traceback that it names unless the message was written for
     the user.
     """
@@ -77,13 +77,13 @@ class Failure(NamedTuple):
     trace: str | None = None
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: Exception) -> "RowError":
         """Return the failure that an exception of a cell is."""
         is_written = isinstance(error, ValueError) and not isinstance(error, Fault)
         return cls(str(error)) if is_written else cls.traced(error)
 
     @classmethod
-    def traced(cls, error: Exception) -> "Failure":
+    def traced(cls, error: Exception) -> "RowError":
         """Return the failure with the traceback of an exception."""
         trace = "".join(traceback.format_exception(error))
         kind = "" if isinstance(error, Fault) else f"{type(error).__name__}: "
@@ -139,12 +139,12 @@ class JobResult:
     def fail(
         self,
         sample: Sample | InvalidSample,
-        error: str | Failure,
+        error: str | RowError,
         cells: Iterable[Cell] | None = None,
         prompt: Prompt | None = None,
     ) -> None:
         """Add a row with an error for each of the cells, by default all, that lack the sample."""
-        if isinstance(error, Failure):
+        if isinstance(error, RowError):
             error, trace = error
             self.traces |= {trace} if trace else set()
         missing = self.job.missing.get(sample.id, ())

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 from kvbench.support import paths
 from kvbench.support.named import named
-from kvbench.support.plugins import OURS, Item, faults, groups, held_groups, items
+from kvbench.support.plugins import OURS, GroupItem, faults, groups, held_groups, items
 
 CODE = ("command", "conform", "convert", "hint", "kernels", "model_file", "plan", "plot", "report")
 """Groups whose members are read as `Named`."""
 
 
-def every() -> Iterator[Item]:
+def every() -> Iterator[GroupItem]:
     for group in groups():
         yield from items(group).values()
 

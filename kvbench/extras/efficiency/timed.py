@@ -44,7 +44,7 @@ from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
 from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import ALL, BROKEN, chunk_of, prefill
-from kvbench.run.rows import EvictionResult, Failure, JobResult, hash_ids
+from kvbench.run.rows import EvictionResult, JobResult, RowError, hash_ids
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
@@ -137,14 +137,14 @@ def run_timed(
 
 
 def _try_repetition(
-    model: LoadedModel, cell: Cell, prompt: Prompt, chunk: int, failures: dict[str, str | Failure]
+    model: LoadedModel, cell: Cell, prompt: Prompt, chunk: int, failures: dict[str, str | RowError]
 ) -> Repetition | None:
     """Return one repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id not in failures:
         try:
             repetition = catch_oom(lambda: _time_cell(model, cell, prompt, chunk, energy_meter(model.engine.gpus)))
         except ValueError as error:
-            repetition = Failure.of(error)
+            repetition = RowError.of(error)
         if isinstance(repetition, Repetition):
             return repetition
         failures[cell.id] = repetition

@@ -251,7 +251,7 @@ def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[
     Returns what to tell the user.
     """
     stored, quantised = model.dtype, getattr(model, "hf_quantizer", None) is not None
-    half_is_slower = member("cpu", "half_is_slower")
+    half_is_slower = member("timing", "half_is_slower")
     if spec.dtype != "auto" or device.type != "cpu" or quantised or stored.itemsize > 2:
         return ()
     if half_is_slower is None or not half_is_slower.load()(stored):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.extras.cpu import timing
-from kvbench.extras.cpu.timing import fastest_products, half_is_slower, remembered
+from kvbench.extras.cpu_timing import timing
+from kvbench.extras.cpu_timing.timing import fastest_products, half_is_slower, remembered
 from kvbench.models.linear_layers import MixedLinear, OneDnnLinear, TorchLinear, chosen_products
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
