@@ -6,7 +6,8 @@
     gpu.mixed, gpu.launches["step"], gpu.waits["step"], gpu.peak_bytes, gpu.captures
 
 Recorded, each with the line of kvbench that caused it: operations on tensors of both devices, which fail on a GPU;
-launched operations of torch and launched kernels of ours; waits of the host. The host waits where it reads numbers of
+sums of floats that torch lists as not deterministic there (`unordered`); launched operations of torch and launched
+kernels of ours; waits of the host. The host waits where it reads numbers of
 the device, where a shape depends on them, where it copies memory that is not pinned without `non_blocking`, and where
 it synchronises: with an event, unless a wait since has been for that too.
 `torch.cuda.CUDAGraph` is pretended too: what is launched during a capture is launched again, on the same memory, by a
@@ -127,6 +128,7 @@ class PretendedGpu:
     def __init__(self, total: int = 80 << 30, interpret: bool = True) -> None:
         self.total, self.interpret = total, interpret
         self.mixed: Counter[str] = Counter()
+        self.unordered: Counter[str] = Counter()
         self.waits: dict[str, Counter[str]] = defaultdict(Counter)
         self.launches: dict[str, Counter[str]] = defaultdict(Counter)
         self.live_bytes = self.peak_bytes = self.captures = 0
@@ -224,6 +226,8 @@ class PretendedGpu:
             if decomposed is not NotImplemented:
                 return decomposed
         self._record_mix(name, args, on_gpu, on_cpu)
+        if name in ("cumsum", "cumsum_") and args[0].is_floating_point():
+            self.unordered[f"{name} at {_caller()}"] += 1
         self._record_waits(name, args, kwargs, device, on_gpu, on_cpu)
         plain_args, plain = tree_unflatten([_plain(part) for part in flat], spec)
         plain = {key: value for key, value in plain.items() if key != "pin_memory"}

@@ -9,6 +9,7 @@ import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
 from kvbench.models.decode.next_token import Sampled, greedy, uniforms
+from tests.pretended_gpu import PretendedGpu
 
 
 def logits(cells: int = 1, vocabulary: int = 50) -> torch.Tensor:
@@ -36,6 +37,16 @@ def test_a_cell_draws_the_same_whatever_stands_beside_it() -> None:
         for cell in range(16):
             alone, gap = Sampled(1.0, 0.95, numbers[:, cell : cell + 1])(scores[cell : cell + 1], step)
             assert alone == together[cell] and gap == gaps[cell]
+
+
+@pytest.mark.parametrize("cells", [1, 16])
+def test_a_gpu_draws_as_a_cpu_by_sums_whose_order_does_not_matter(cells: int) -> None:
+    scores, numbers = logits(cells, 5000), torch.tensor(np.stack([uniforms(7, cell, 0, 9) for cell in range(cells)], 1))
+    with PretendedGpu(interpret=False) as gpu:
+        on_gpu = Sampled(1.0, 0.95, numbers.to("cuda"))
+        drawn = [on_gpu(scores.to("cuda"), step)[0].tolist() for step in range(9)]
+    assert drawn == [Sampled(1.0, 0.95, numbers)(scores, step)[0].tolist() for step in range(9)]
+    assert not gpu.unordered and not gpu.mixed
 
 
 def test_the_ends_of_the_scale_are_tokens() -> None:

@@ -43,15 +43,24 @@ class Sampled:
 
     def __call__(self, logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""]) -> Choice:
         probabilities, order = (logits.double() / self.temperature).softmax(dim=-1).sort(descending=True, stable=True)
-        before = probabilities.cumsum(dim=-1) - probabilities
+        before = _running_sums(probabilities) - probabilities
         probabilities = probabilities.masked_fill(before >= self.top_p, 0.0)
-        ends = probabilities.cumsum(dim=-1)
+        ends = _running_sums(probabilities)
         place = torch.as_tensor(step, device=logits.device).view(1)
         cells = torch.arange(len(logits), device=logits.device).clamp(max=self.uniforms.shape[1] - 1)  # rows that pad
         uniform = self.uniforms.index_select(0, place)[0].index_select(0, cells)
         last = (probabilities > 0).sum(dim=-1) - 1
         drawn = torch.minimum((ends <= (uniform * ends[:, -1])[:, None]).sum(dim=-1), last.clamp(min=0))
         return order.gather(1, drawn[:, None])[:, 0], greedy(logits)[1]
+
+
+def _running_sums(parts: Float[Tensor, "cells vocabulary"]) -> Float[Tensor, "cells vocabulary"]:
+    """Return the sums of parts of 1 up to each column. A GPU adds floats in an order of its own, and a single row
+    otherwise than several: there the sums are of whole numbers of 2**-60.
+    """
+    if parts.device.type == "cpu":
+        return parts.cumsum(dim=-1)
+    return (parts * 2.0**60).long().cumsum(dim=-1).double() * 2.0**-60
 
 
 class TeacherForced:
