@@ -114,7 +114,7 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 def composed(chosen: Mapping[str, str]) -> Tree:
     """Return the tree of a choice of names, by group. Raises UserError for a bad file."""
     tree = dict(declared(RUN))
-    for group, name in (brought(paths.conf()).usual | held_groups()).items():
+    for group, name in {**brought(paths.conf()).usual, **held_groups()}.items():
         item = find(group, chosen.get(group, name))
         assert item is not None, "names of a command line are checked before"
         entry = content(item)
