@@ -10,6 +10,7 @@ import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -66,10 +67,10 @@ def test_a_part_runs_on_a_cpu_and_writes_its_figures(part: str, tmp_path: Path) 
 
 def test_goals_stand_beside_the_last_figures_of_their_device() -> None:
     """The policy that is furthest from the roofline; of two runs the later one; nothing of another device."""
-    step = {"device": "H100", "part": "speed", "tokens": 8192, "batch": 24, "kernels": "triton"}
-    prefill = {"device": "H100", "part": "speed", "tokens": 8192, "batch": 1, "kernels": "triton", "policy": "full"}
+    step: dict[str, Any] = {"device": "H100", "part": "speed", "tokens": 8192, "batch": 24, "kernels": "triton"}
+    prefill = step | {"batch": 1, "policy": "full"}
     ratios = {"8192": {"sweep": {"wall": {"ratio": 61.5}, "cpu": {"ratio": 3.0}}}}
-    figures: list[dict[str, object]] = [
+    figures: list[dict[str, Any]] = [
         step | {"policy": "full", "production_times_roofline": 9.0},
         step | {"policy": "full", "production_times_roofline": 1.125},
         step | {"policy": "snapkv", "production_times_roofline": 1.25},
