@@ -29,8 +29,7 @@ ESSENTIALS = """
   launcher=slurm                a job array; local: one process per GPU
   results.dir=results/runs      rows are appended here; the same command resumes
 
-How kept pairs are held and read: {extras}
-All settings: kvbench list settings, kvbench list settings policy=lava
+{extras}All settings: kvbench list settings, kvbench list settings policy=lava
 """
 EPILOG = """
 A pattern stands for all that match: task=ruler, 'task=ruler/niah_*', 'policy=*'. A value with = ( or , is quoted: \
@@ -48,7 +47,8 @@ it again).
 
 def declare(parser: Parser) -> None:
     """Add the flags of the command."""
-    extras = ", ".join(f"kvbench list {group}s" for group in held_groups())
+    lists = ", ".join(f"kvbench list {group}s" for group in held_groups())
+    extras = f"How kept pairs are held and read: {lists}\n" if lists else ""
     summary = "Run a sweep. Every combination of comma-separated values is one cell."
     parser.description = f"{summary}\n{ESSENTIALS.replace('{extras}', extras)}"
     parser.epilog = EPILOG
