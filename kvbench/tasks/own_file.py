@@ -135,8 +135,10 @@ class OwnFile(jsonl.RowTask):
         return identity
 
     def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        self._require_lines(indices)
-        yield from super().generate(count_tokens, indices)
+        for sample in super().generate(count_tokens, indices):
+            if isinstance(sample, InvalidSample):
+                self._require_lines(indices)
+            yield sample
 
     def _require_lines(self, indices: Collection[int]) -> None:
         """Raise UserError if some of these lines cannot be read: it names the first ones."""

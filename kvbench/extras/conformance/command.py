@@ -110,7 +110,8 @@ def _check_properties(words: Sequence[str]) -> int:
         problems = failures(cell.policy, cell.score)
         failed += bool(problems)
         told = tuple(" ".join(problem.split()) for problem in problems)
-        if told and (earlier := seen.setdefault(told, name)) != name:
+        is_fault = any(" properties: " in problem for problem in told)  # of the score, whatever the policy
+        if is_fault and (earlier := seen.setdefault(told, name)) != name:
             told = (f"as {earlier}",)
         lines = [f"FAIL  {name}: {problem}" for problem in told] or [f"ok    {name}"]
         print(*lines, sep="\n", flush=True)
