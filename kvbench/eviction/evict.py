@@ -22,7 +22,7 @@ from kvbench.eviction.allocation.allocation import Layers, UniformLayers
 from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool, Weight, pool_and_reduce, reduce_group
-from kvbench.eviction.ranking import Ranking, Rankings
+from kvbench.eviction.ranking import Ranking, Rankings, in_larger_stacks
 from kvbench.eviction.scores.score import Reduce, Score, is_separate
 from kvbench.eviction.step import Step
 from kvbench.support.errors import UserError, blaming, named_part
@@ -206,7 +206,8 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
             )
         where = f"score {score.name} of layer {layer.index}"
         raise UserError(f"{where} is not finite: NaN or inf in the observed queries")
-    return [Rankings(rankings, _read(of_policy)) for rankings, of_policy in zip(by_policy, weights, strict=True)]
+    read = [_read(of_policy) for of_policy in weights]
+    return [Rankings(in_larger_stacks(by_policy.pop(0)), of_policy) for of_policy in read]
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:

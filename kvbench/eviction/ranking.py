@@ -17,6 +17,11 @@ from kvbench.cache.shapes import Ranked
 
 Flat = Int[Tensor, "pairs"]
 
+JOINED = 8
+"""Stacks that are decided about at once. A score holds the keys of one in float32, hundreds of bytes for a candidate;
+sorts and masks hold 40.
+"""
+
 
 @dataclass(frozen=True)
 class SecondStage:
@@ -181,7 +186,7 @@ class Rankings(tuple[Ranking, ...]):
         parts, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
         for stack in self.stacks:
             of_stack = [(start + place, each) for place, each in enumerate(asked[start:][: stack.layers]) if each]
-            together = stack.layers > 1 or stack.scores.device.type != "cpu"  # otherwise nothing waits
+            together = stack.layers > 1 or stack.scores.device.type == "cuda"  # otherwise nothing waits
             if together and stack.candidates and len(of_stack) == stack.layers:
                 parts.append(_counts_beyond(stack, [each for _, each in of_stack]))
                 known += of_stack
@@ -190,6 +195,28 @@ class Rankings(tuple[Ranking, ...]):
             counts = torch.cat([part.to(parts[0].device, non_blocking=True) for part in parts]).tolist()
             for (place, each), by_head in zip(known, counts, strict=True):
                 self[place]._known[each] = tuple(by_head)
+
+
+def joined(stacks: Sequence[Ranking]) -> Ranking:
+    """Return the rankings of consecutive layers as one."""
+    if len(stacks) == 1:
+        return stacks[0]
+    scores, second = torch.cat([stack.scores for stack in stacks]), None
+    same = all(stack.unpooled is stack.scores for stack in stacks)
+    unpooled = scores if same else torch.cat([stack.unpooled for stack in stacks])
+    stages = [stack.second for stack in stacks if stack.second is not None]
+    if stages:
+        second = replace(stages[0], scores=torch.cat([stage.scores for stage in stages]))
+    layers = sum(stack.layers for stack in stacks)
+    return replace(stacks[0], scores=scores, unpooled=unpooled, second=second, layers=layers)
+
+
+def in_larger_stacks(stacks: Sequence[Ranking]) -> list[Ranking]:
+    """Return the rankings of layers on one GPU with up to `JOINED` of them as one."""
+    of_layer = {(len(stack.scores) // stack.layers, stack.candidates, stack.scores.device) for stack in stacks}
+    if len(of_layer) != 1 or not any(stack.layers > 1 or stack.scores.device.type == "cuda" for stack in stacks):
+        return list(stacks)
+    return [joined(stacks[start : start + JOINED]) for start in range(0, len(stacks), JOINED)]
 
 
 def by_stack(rankings: Sequence[Ranking]) -> Sequence[Ranking]:

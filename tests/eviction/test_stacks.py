@@ -66,7 +66,7 @@ IN_STACKS = stacked(CACHE, 3, 2)
 
 def assert_equal(eviction: Eviction) -> None:
     ranked = eviction.rank(IN_STACKS)
-    assert [stack.layers for stack in ranked.stacks] == [3, 2]
+    assert [stack.layers for stack in ranked.stacks] == [5], "scored in stacks of 3 and 2, decided in one"
     for ranking, alone in zip(ranked, eviction.rank(CACHE), strict=True):
         assert torch.equal(ranking.scores, alone.scores) and torch.equal(ranking.unpooled, alone.unpooled)
         assert ranking.layer_weight == alone.layer_weight

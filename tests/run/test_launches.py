@@ -50,6 +50,8 @@ WEIGHED = (
 )
 WEIGHT = 10
 """Launches of the weight of a layer."""
+STACK = 90
+"""Launches of a further stack of layers."""
 BUDGETS = (100, 80, 60, 40)
 RANKED = 5
 """Rankings of these methods."""
@@ -57,25 +59,28 @@ LAUNCHES, WAITS = 229, 10
 """Of all 24 cells, from the prefill to the batch that decodes: limits that may only fall."""
 
 
+def evict(gpu: PretendedGpu, layers: int, methods: Sequence[tuple[Policy, Score]]) -> None:
+    """Evict and copy to a batch, in the section `evict`: cells with these methods and all budgets."""
+    engine = small_engine(layers, max_batch=24, kernels="triton")
+    cells = [
+        Cell(ModelSpec("reference"), Questions(), policy, score, TokenBudget(pairs), Schedule("context"), 0, "", None)
+        for policy, score in methods
+        for pairs in BUDGETS
+    ]
+    prefilled = engine.prefill(torch.arange(TOKENS), {1, 16})
+    shared = SharedPrefill(prefilled.cache, Prompt(tuple(range(TOKENS)), (), ""), cells)
+    with gpu.section("evict"):
+        outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
+        batch_of(engine, [each for each in outcomes if isinstance(each, HeldCache)], 32)
+    assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
+
+
 def evictions(methods: Sequence[tuple[Policy, Score]]) -> tuple[Count, PretendedGpu]:
     """Launches and waits of the evictions of cells with these methods and all budgets; the GPU of four layers."""
     gpus = []
 
     def work(gpu: PretendedGpu, layers: int) -> None:
-        engine = small_engine(layers, max_batch=24, kernels="triton")
-        cells = [
-            Cell(
-                ModelSpec("reference"), Questions(), policy, score, TokenBudget(pairs), Schedule("context"), 0, "", None
-            )
-            for policy, score in methods
-            for pairs in BUDGETS
-        ]
-        prefilled = engine.prefill(torch.arange(TOKENS), {1, 16})
-        shared = SharedPrefill(prefilled.cache, Prompt(tuple(range(TOKENS)), (), ""), cells)
-        with gpu.section("evict"):
-            outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
-            batch_of(engine, [each for each in outcomes if isinstance(each, HeldCache)], 32)
-        assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
+        evict(gpu, layers, methods)
         gpus.append(gpu)
 
     return counted(work)["evict"], gpus[-1]
@@ -87,6 +92,17 @@ def test_evictions_of_a_prompt() -> None:
     assert count.other_launches <= LAUNCHES and count.other_waits <= WAITS, count
     scattered = [number for name, number in gpu.launches["evict"].items() if name.startswith("scatter")]
     assert sum(scattered) == RANKED, "a GPU sorts for a scatter: one for each ranking, none for each budget"
+
+
+def test_what_is_scored_in_several_stacks_is_decided_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of a large model: each stack launches its scores and the copy of its pairs, no masks of its own."""
+    monkeypatch.setattr(Engine, "_layers_together", lambda self, before, numbers: 9)
+    one, two = PretendedGpu(interpret=False), PretendedGpu(interpret=False)
+    for gpu, layers in ((one, 9), (two, 18)):
+        with gpu:
+            evict(gpu, layers, METHODS)
+    assert two.waited("evict") == one.waited("evict") <= WAITS
+    assert two.launched("evict") <= one.launched("evict") + STACK <= LAUNCHES + STACK
 
 
 @pytest.mark.parametrize("method", WEIGHED, ids=lambda method: method[0].name)
