@@ -358,21 +358,21 @@ def _deal(budgets: list[int], amount: int, takers: Sequence[int]) -> None:
 
 
 def entropy(scores: Ranked) -> Float[Tensor, ""]:
-    """-sum p log p / log(number of scores), with p the scores of all heads of a layer divided by their sum.
+    """Return -sum p log p / log(number of scores), with p the scores of all heads divided by their sum.
 
     LAVa, equation 7 as in its code. 0 for scores without any mass, 1 for a single one that has some.
     """
     mass = scores.double().flatten()
     total = mass.sum()
     p = mass / total
-    spread = torch.ones_like(total) if mass.numel() == 1 else -torch.xlogy(p, p).sum() / math.log(mass.numel())
+    spread = -torch.xlogy(p, p).sum() / math.log(mass.numel()) if mass.numel() > 1 else torch.ones_like(total)
     return spread.masked_fill(total <= 0, 0.0)
 
 
 def preference(
     layer: LayerCache, window: ObservationWindow, recent: int, seeing: bool = False
 ) -> tuple[float | Tensor, float | Tensor]:
-    """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
+    """Return CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
     A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all. A single row has no

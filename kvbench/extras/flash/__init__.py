@@ -1,1 +1,1 @@
-"""flash-attn 2 and 3 for the prefill on a GPU: values of `model.attention`."""
+"""Attention of the prefill by flash-attn 2 and 3, on a GPU: values of `model.attention`."""
