@@ -20,7 +20,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 # doubles the time of a test, so that tests which call nothing else are left out, as is most of what repeats a call.
 ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
 	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
-	eviction.scores extras.conformance.properties extras.probes.losses extras.probes.oracle_recall extras.probes.query \
+	eviction.scores extras.conformance.properties extras.flash.segments extras.probes.losses extras.probes.oracle_recall extras.probes.query \
 	extras.probes.scene extras.probes.table extras.stores.channels extras.stores.floats extras.stores.packed extras.stores.quantized \
 	extras.stores.quantized_batch models)
 TESTS_OF_ARRAYS := tests/test_conftest.py::test_array_annotations_are_checked_where_they_are_asked_for \

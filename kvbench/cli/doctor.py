@@ -228,7 +228,7 @@ def devices() -> Iterator[Check]:
         product = torch.cuda.get_device_properties(index).name
         yield Check("ok", f"cuda:{index}", f"{product}, {free:.0f} of {total:.0f} GiB free")
         yield from _tried(torch, f"cuda:{index}")
-    for name, kernels in _brought("kernels").items():
+    for name, kernels in {**_brought("kernels"), **_brought("segments")}.items():
         package = kernels.keys.get("package")
         if package is None or find_spec(package):
             yield Check("ok", name, metadata.version(package) if package else kernels.says)

@@ -14,7 +14,8 @@ SETTINGS = Words(
     groups=("model", "task", "policy", "score", *held_groups(), "launcher", "logger", "data", "results", "schedule"),
     settings=("budget=", "seed=", "protocol=", "reference="),
 )
-ESSENTIALS = """
+ESSENTIALS = """Run a sweep. Every combination of comma-separated values is one cell.
+
   policy=snapkv,h2o             eviction methods: kvbench list policies
   score=attn                    what ranks KV pairs; default: the policy's own: kvbench list scores
   budget=0.1,1024,600KiB        what is kept: a share of the tokens read, KV pairs per head, or bytes of a prompt
@@ -49,8 +50,7 @@ def declare(parser: Parser) -> None:
     """Add the flags of the command."""
     lists = ", ".join(f"kvbench list {group}s" for group in held_groups())
     extras = f"How kept pairs are held and read: {lists}\n" if lists else ""
-    summary = "Run a sweep. Every combination of comma-separated values is one cell."
-    parser.description = f"{summary}\n{ESSENTIALS.replace('{extras}', extras)}"
+    parser.description = ESSENTIALS.replace("{extras}", extras)
     parser.epilog = EPILOG
     parser.words = SETTINGS
     flag = parser.add_argument

@@ -38,10 +38,7 @@ def class_in(path: str, group: str, base: str) -> Any:
     if not file.is_file():
         setting = "score.path" if group == "score" else group
         raise MissingFile(f"no such file: {path}; {setting}=FILE.py names the Python file of a {group}")
-    try:
-        module = _load(file, read_whole(file))
-    except _CannotLoad as error:
-        raise UserError(f"{path}{error}") from None
+    module = _load(file, read_whole(file), str(path))
     classes = [
         value
         for name, value in vars(module).items()
@@ -66,13 +63,9 @@ def fault_of(kind: type) -> str:
     return "is a dataclass that is not frozen: make it a @dataclass(frozen=True)" if kind.__hash__ is None else ""
 
 
-class _CannotLoad(Exception):
-    """The line of a file that does not load, and why."""
-
-
 @cache
-def _load(file: Path, content: bytes) -> ModuleType:
-    """Return the module of a file; an edited file is another module. Raises _CannotLoad."""
+def _load(file: Path, content: bytes, shown: str) -> ModuleType:
+    """Return the module of a file; an edited file is another module. Raises UserError if it does not load."""
     module = ModuleType(LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16])
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -82,7 +75,7 @@ def _load(file: Path, content: bytes) -> ModuleType:
         del sys.modules[module.__name__]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        raise _CannotLoad(f"{line} does not load: {type(error).__name__}: {text}") from None
+        raise UserError(f"{shown}{line} does not load: {type(error).__name__}: {text}") from None
     return module
 
 

@@ -201,13 +201,11 @@ def joined(stacks: Sequence[Ranking]) -> Ranking:
     """Return the rankings of consecutive layers as one."""
     if len(stacks) == 1:
         return stacks[0]
-    scores, second = torch.cat([stack.scores for stack in stacks]), None
+    scores, layers = torch.cat([stack.scores for stack in stacks]), sum(stack.layers for stack in stacks)
     same = all(stack.unpooled is stack.scores for stack in stacks)
     unpooled = scores if same else torch.cat([stack.unpooled for stack in stacks])
     stages = [stack.second for stack in stacks if stack.second is not None]
-    if stages:
-        second = replace(stages[0], scores=torch.cat([stage.scores for stage in stages]))
-    layers = sum(stack.layers for stack in stacks)
+    second = replace(stages[0], scores=torch.cat([stage.scores for stage in stages])) if stages else None
     return replace(stacks[0], scores=scores, unpooled=unpooled, second=second, layers=layers)
 
 

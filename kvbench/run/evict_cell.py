@@ -3,10 +3,10 @@
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,19 +35,6 @@ MASKS = 2**28
 """Bytes of masks that are copied from a GPU at a time."""
 
 
-@dataclass(frozen=True)
-class TimedRankings:
-    """The rankings of a cache, and what they took."""
-
-    rankings: tuple[Ranking, ...]
-    taken: Timed
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the rankings, and their seconds once they are made."""
-        yield self.rankings
-        yield self.taken.seconds
-
-
 @dataclass
 class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
@@ -59,7 +46,7 @@ class SharedPrefill:
     cache: KVCache
     prompt: Prompt
     cells: Sequence[Cell] = ()
-    rankings: dict[tuple[Policy, Score], TimedRankings] = field(default_factory=dict)
+    rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], Timed]] = field(default_factory=dict)
     most_rankings: int = sys.maxsize
     repeated: dict[ContextRepetition, tuple[KVCache, float]] = field(default_factory=dict)
     summed: Mapping[Summed, float] = field(default_factory=dict)
@@ -225,10 +212,8 @@ def rankings_of(
         full = score, eviction.policy.reduce, eviction.policy.skipped
         summed = shared.summed.get(full, 0.0) if policy.window == "all" else 0.0
         taken = Timed(summed, ((began, model.engine.mark()),))
-        ranked = zip(policies, rankings, strict=True)
-        shared.rankings |= {(policy, score): TimedRankings(each, taken) for policy, each in ranked}
-    timed = shared.rankings[policy, score]
-    return timed.rankings, timed.taken
+        shared.rankings |= {(each, score): (made, taken) for each, made in zip(policies, rankings, strict=True)}
+    return shared.rankings[policy, score]
 
 
 def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> tuple[Policy, ...]:

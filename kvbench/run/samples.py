@@ -10,6 +10,6 @@ from kvbench.tasks.task import InvalidSample, Sample
 
 def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
     """Yield the samples of which rows are missing, in ascending order."""
-    missing = [sample for job in group.jobs for sample in job.missing]
     template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
-    return group.task.numbered_answers(TokensOf(tokenizer, template), missing)
+    missing = [sample for job in group.jobs for sample in job.missing]
+    yield from group.task.numbered_answers(TokensOf(tokenizer, template), missing)

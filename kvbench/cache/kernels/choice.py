@@ -1,19 +1,14 @@
 """The implementations of attention over the cache that `model.kernels` chooses from; needs no torch to be imported.
 
-torch       plain PyTorch for everything: runs everywhere; the others are tested against it
-flash_attn  flash-attn for the prefixes, PyTorch for the sums
-varlen      torch.nn.attention.varlen for the prefixes, PyTorch for the sums
-
-Extras bring packages of kernels, for sums, prefixes and evictions of many cells; their files of the group `kernels` may
-have `keys: {package: NAME, install: COMMAND}`. A package is imported when it is chosen, and never replaced silently.
+`torch` is plain PyTorch: it runs everywhere, and the others are tested against it. Extras bring packages of kernels
+for sums, prefixes and evictions of many cells (group `kernels`), and functions for prefixes alone (group `segments`).
+Their files may have `keys: {package: NAME, install: COMMAND}`. None is imported before it is chosen, nor replaced.
 """
 
-import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 Kernels = str
-FLASH = {"package": "flash_attn", "install": "pip install 'kvbench[flash]' --no-build-isolation"}
 
 
 @cache  # asked for in every step
@@ -33,9 +27,15 @@ def packages() -> dict[str, Named]:
     return named("kernels")
 
 
+@cache
+def for_segments() -> dict[str, Named]:
+    """Return the kernels of extras that read segments alone. Never change the result."""
+    return named("segments")
+
+
 def check_known(kernels: Kernels) -> None:
     """Raise UserError for a name that no kernels have."""
-    if kernels not in (known := ("torch", *packages(), "flash_attn", "varlen")):
+    if kernels not in (known := ("torch", *packages(), *for_segments())):
         raise UserError(f"model.kernels={kernels}: allowed: {', '.join(known)}")
 
 
@@ -71,18 +71,17 @@ def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torc
 
 def check_installed(kernels: Kernels) -> None:
     """Raise UserError, with the command that installs it, for a missing or too old package."""
-    needed = packages()[kernels].keys if kernels in packages() else FLASH if kernels == "flash_attn" else {}
+    needed = getattr({**packages(), **for_segments()}.get(kernels), "keys", {})
     if "package" in needed and find_spec(needed["package"]) is None:
         raise UserError(f"model.kernels={kernels}: not installed: {needed['install']}, or use model.kernels=torch")
-    if kernels == "varlen":
-        module = "torch.nn.attention.varlen"
-        function = getattr(import_module(module), "varlen_attn", None) if find_spec(module) else None
-        options = inspect.signature(function).parameters if function else ()
-        if absent := [option for option in ("return_aux", "scale") if option not in options]:
-            raise UserError(
-                f"model.kernels=varlen: torch {version('torch')} has no {module}.varlen_attn with "
-                f"{' and '.join(absent)}: install torch>=2.11, or use model.kernels=torch"
-            )
+    if kernels in for_segments():
+        for_segments()[kernels].load().check_installed(kernels)
+
+
+def check_softcap(kernels: Kernels, softcap: float | None) -> None:
+    """Raise UserError for kernels that cannot soft-cap logits, where the model does."""
+    if kernels in for_segments():
+        for_segments()[kernels].load().check_softcap(kernels, softcap)
 
 
 def column_sums_of(kernels: Kernels) -> Callable[..., Any] | None:
@@ -94,7 +93,7 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     """Return the chosen implementation of `ragged_decode`; None: plain PyTorch."""
     if kernels in packages():
         return kernel_module("ragged_decode", kernels).ragged_decode
-    return None if kernels == "torch" else getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
+    return None if kernels == "torch" else getattr(for_segments()[kernels].load(), kernels)
 
 
 def kernel_module(operation: str, kernels: Kernels | None = None) -> Any:

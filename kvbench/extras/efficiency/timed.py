@@ -172,7 +172,8 @@ def _time_cell(
         full = timed_prefill.prefilled
         shared = SharedPrefill(full.cache, prompt, [cell], summed=full.seconds)
         cache = evict_cell(model, cell, shared)
-        scoring = sum(seconds for _, seconds in (*shared.rankings.values(), *shared.repeated.values()))
+        scoring = sum(taken.seconds for _, taken in shared.rankings.values())
+        scoring += sum(seconds for _, seconds in shared.repeated.values())
         prefill_seconds, score_seconds = prefill_seconds + timed_prefill.seconds, score_seconds + scoring
         evict_seconds += (cache.result.seconds or 0.0) - scoring
         full_bytes += full.full_bytes

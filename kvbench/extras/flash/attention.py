@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import FLASH
 from kvbench.models.prefill import Attend
 from kvbench.support.errors import MissingFile, UserError
 
@@ -33,7 +32,7 @@ class Flash(NamedTuple):
 
 HOPPER = "python setup.py install in the folder hopper of github.com/Dao-AILab/flash-attention"
 SOURCES = {
-    "flash": Flash("flash_attn", FLASH["install"]),
+    "flash": Flash("flash_attn", "pip install 'kvbench[flash]' --no-build-isolation"),
     "flash3": Flash("flash_attn_interface", HOPPER, capability=9),
     "flash_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn2", 4)),
     "flash3_hub": Flash("kernels", "pip install kernels", ("kernels-community/flash-attn3", 1), 9),

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.choice import check_installed, chosen_kernels, packages
-from kvbench.cache.kernels.ragged_decode import check_softcap
+from kvbench.cache.kernels.choice import check_installed, check_softcap, chosen_kernels, packages
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
 from kvbench.models.engine import Engine

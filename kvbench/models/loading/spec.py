@@ -110,7 +110,7 @@ class ModelSpec:
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
-        Help("torch, an extra's, on a GPU flash_attn or varlen; null: an extra's on a GPU where they run, else torch"),
+        Help("torch, or an extra's, as kvbench doctor lists; null: an extra's on a GPU where it runs, else torch"),
     ] = None
     chat: Annotated[
         Chat, Help("a chat template is used when the tokenizer has one (auto), never, or always (required)")
@@ -155,8 +155,7 @@ class ModelSpec:
         check_ranges(self, "model")
         if self.attention not in ATTENTIONS and self.attention not in (brought := named("attention")):
             raise UserError(f"model.attention={self.attention}: allowed: {', '.join((*ATTENTIONS, *brought))}")
-        if self.kernels is not None:
-            check_known(self.kernels)
+        check_known(self.kernels or "torch")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(
                 f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"
