@@ -452,7 +452,7 @@ def _copied(layers: Sequence[LayerCache | CutLayer], together: bool) -> list[Lay
     cut = [layer for layer in layers if isinstance(layer, CutLayer) and not layer.keeps_all]
     if not together or any(layer.whole.keys is not cut[0].whole.keys for layer in cut):
         cut = []
-    copies = iter(_cut_together(cut))
+    copies = iter(_cut_together(cut) if cut else ())
     shared = set(map(id, cut))
     return [
         next(copies) if id(layer) in shared else layer.copied if isinstance(layer, CutLayer) else layer
@@ -461,15 +461,14 @@ def _copied(layers: Sequence[LayerCache | CutLayer], together: bool) -> list[Lay
 
 
 def _cut_together(cut: Sequence[CutLayer]) -> list[LayerCache]:
-    """Return what cells keep of one full layer, without positions, as views of one copy."""
-    if not cut:
-        return []
+    """Return what cells keep of one full layer, as views of one copy; nothing reads their positions."""
     whole, pairs = cut[0].whole, [sum(layer.lengths) for layer in cut]
     stores = [part.new_empty(sum(pairs), part.shape[1]) for part in (whole.keys, whole.values)]
     copy_marked(whole, marks(whole, [cut]), stores)
-    none, parts = whole.positions[:0], zip(cut, *(store.split(pairs) for store in stores), strict=True)
+    unread, parts = whole.positions[:1], zip(cut, *(store.split(pairs) for store in stores), strict=True)
     return [
-        replace(whole, keys=keys, values=values, positions=none, offsets=layer.offsets) for layer, keys, values in parts
+        replace(whole, keys=keys, values=values, positions=unread.expand(len(keys)), offsets=layer.offsets)
+        for layer, keys, values in parts
     ]
 
 
