@@ -23,4 +23,4 @@ if ! scripts/slurm_single_node.sh start "$folder"; then
   exit 77
 fi
 export HF_HOME=${HF_HOME:-$folder/hf} SLURM_CONF=$folder/slurm.conf KVBENCH_TEST_SLURM=1
-timeout 1200 "$python" -m pytest -q -n 2 -p no:cacheprovider tests/slurm  # two at a time: they mostly wait
+timeout 2400 "$python" -m pytest -q -n 2 -p no:cacheprovider tests/slurm  # two at a time: they mostly wait

@@ -56,7 +56,7 @@ class Slowed(Attention):
 SAMPLES = 40
 """Two policies, five layers: tasks sleep for 300 seconds in all. Three of them meet the limit of two minutes, of which
 SLURM warns them after 70 to 100 seconds."""
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 1200
 PAUSE_SECONDS = 1
 """Between two looks."""
 
