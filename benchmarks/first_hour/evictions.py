@@ -5,11 +5,11 @@ python -m benchmarks.first_hour.evictions SHAPE TOKENS [--cpu]
 The cells and the calls are those of a sweep. The first prompt is left out: it compiles kernels and makes the room.
 """
 
-import argparse
 import json
 from dataclasses import replace
 from statistics import median
 
+from benchmarks.first_hour.shape import group_of, options_of, place_of
 from benchmarks.ratios.kvbench_side import Numbers, cells_of, sample_of  # pyright: ignore
 from benchmarks.ratios.setup import Request, grid, ids
 from kvbench.models.loading.load import load, model_info
@@ -17,21 +17,15 @@ from kvbench.run.decode_batch import batch_of
 from kvbench.run.evict_cell import HeldCache, clock, evict_cells
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import begin_job
-from kvbench.work.planned import plan_sweep
 
 PROMPTS = 4
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape")
-    parser.add_argument("tokens", type=int)
-    parser.add_argument("--cpu", action="store_true")
-    options = parser.parse_args()
-    device = "cpu" if options.cpu else "cuda"
-    words = [f"model={options.shape}", f"model.device={device}", "policy=full", "task=efficiency"]
-    (group,) = plan_sweep(words, tell=print).plan.groups
+    options = options_of(__doc__, tokens=int)
+    device, _ = place_of(options.cpu)
+    group = group_of(options.shape, f"model.device={device}")
     model = replace(load(model_info(group.model)), tokenizer=Numbers())
     vocabulary = model.engine.model.config.vocab_size
     context = ids(options.tokens, vocabulary, 1)

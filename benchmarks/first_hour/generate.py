@@ -3,32 +3,27 @@
 python -m benchmarks.first_hour.generate SHAPE TOKENS [--cpu]
 """
 
-import argparse
 import json
 import time
 from typing import Any
 
 import torch
 
+from benchmarks.first_hour.shape import group_of, options_of, place_of
 from kvbench.models.loading.weights import shape_config
-from kvbench.work.planned import plan_sweep
 
 STEPS = 16
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape")
-    parser.add_argument("tokens", type=int)
-    parser.add_argument("--cpu", action="store_true")
-    options = parser.parse_args()
-    (group,) = plan_sweep([f"model={options.shape}", "policy=full", "task=efficiency"], tell=print).plan.groups
+    options = options_of(__doc__, tokens=int)
+    group = group_of(options.shape)
     assert group.model.shape is not None
     from transformers import AutoModelForCausalLM
 
     config: Any = shape_config(group.model.shape)
-    device, dtype = ("cpu", torch.float32) if options.cpu else ("cuda", torch.bfloat16)
+    device, dtype = place_of(options.cpu)
     with torch.device(device):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
     ids = torch.randint(0, config.vocab_size, (1, options.tokens), generator=torch.Generator().manual_seed(0)).to(

@@ -5,25 +5,18 @@ python -m benchmarks.first_hour.shape_folder SHAPE FOLDER [--cpu]
 The folder has no tokenizer: what reads it is given token ids.
 """
 
-import argparse
-
 import torch
 
+from benchmarks.first_hour.shape import group_of, options_of, place_of
 from kvbench.models.loading.weights import random, shape_config
-from kvbench.work.planned import plan_sweep
 
 
 def main() -> None:
     """Write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape")
-    parser.add_argument("folder")
-    parser.add_argument("--cpu", action="store_true")
-    options = parser.parse_args()
-    (group,) = plan_sweep([f"model={options.shape}", "policy=full", "task=efficiency"], tell=print).plan.groups
-    shape = group.model.shape
+    options = options_of(__doc__, folder=str)
+    shape = group_of(options.shape).model.shape
     assert shape is not None
-    device, dtype = ("cpu", torch.float32) if options.cpu else ("cuda", torch.bfloat16)
+    device, dtype = place_of(options.cpu)
     random(shape_config(shape), shape.seed, dtype, torch.device(device)).save_pretrained(options.folder)
 
 
