@@ -5,6 +5,7 @@ module, a file, or a cell of a notebook.
 """
 
 import hashlib
+import os
 import re
 import sys
 from dataclasses import asdict, fields, is_dataclass
@@ -38,7 +39,7 @@ def class_in(path: str, group: str, base: str) -> Any:
     if not file.is_file():
         setting = "score.path" if group == "score" else group
         raise MissingFile(f"no such file: {path}; {setting}=FILE.py names the Python file of a {group}")
-    module = _load(file, read_whole(file), str(path))
+    module = _load(file, read_whole(file))
     classes = [
         value
         for name, value in vars(module).items()
@@ -64,7 +65,7 @@ def fault_of(kind: type) -> str:
 
 
 @cache
-def _load(file: Path, content: bytes, shown: str) -> ModuleType:
+def _load(file: Path, content: bytes) -> ModuleType:
     """Return the module of a file; an edited file is another module. Raises UserError if it does not load."""
     module = ModuleType(LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16])
     module.__file__ = str(file)
@@ -75,7 +76,7 @@ def _load(file: Path, content: bytes, shown: str) -> ModuleType:
         del sys.modules[module.__name__]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        raise UserError(f"{shown}{line} does not load: {type(error).__name__}: {text}") from None
+        raise UserError(f"{os.path.relpath(file)}{line} does not load: {type(error).__name__}: {text}") from None
     return module
 
 

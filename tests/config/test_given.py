@@ -7,6 +7,7 @@ import pytest
 
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
+from kvbench.config.given import class_in
 from kvbench.config.overrides import parse
 from kvbench.run.cell import Cell
 
@@ -82,6 +83,13 @@ def test_a_bad_file_is_named(file: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         cells_of(f"score.path={file}")
     assert "\n" not in str(refused.value)
+
+
+def test_a_file_is_one_module_however_it_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    spellings = (str(file), file.name, f"./{file.name}")
+    first, *others = (class_in(path, "score", "kvbench.eviction.scores.score.Score") for path in spellings)
+    assert all(other is first for other in others)
 
 
 def test_an_unknown_group_is_refused_before_anything_runs(file: Path) -> None:
