@@ -1,4 +1,4 @@
-"""Layers in a stack are ranked, counted and marked as each by itself, with the same bits on a CPU."""
+"""Layers in a stack are ranked, counted and marked as each by itself, on a CPU with the same bits of all sums."""
 
 from dataclasses import replace
 
@@ -64,15 +64,17 @@ CACHE = random_cache(60, layers=5, window=12)
 IN_STACKS = stacked(CACHE, 3, 2)
 
 
-def assert_equal(eviction: Eviction) -> None:
+def assert_equal(eviction: Eviction, rounding: float = 0.0) -> None:
+    """rounding: by how much scores may differ, relative to each."""
     ranked = eviction.rank(IN_STACKS)
     assert [stack.layers for stack in ranked.stacks] == [5], "scored in stacks of 3 and 2, decided in one"
     for ranking, alone in zip(ranked, eviction.rank(CACHE), strict=True):
-        assert torch.equal(ranking.scores, alone.scores) and torch.equal(ranking.unpooled, alone.unpooled)
+        for numbers, expected in ((ranking.scores, alone.scores), (ranking.unpooled, alone.unpooled)):
+            torch.testing.assert_close(numbers, expected, rtol=rounding, atol=0)
         assert ranking.layer_weight == alone.layer_weight
-    decision, expected = eviction.decide(IN_STACKS, ranked), eviction.decide(CACHE)
-    assert torch.equal(decision.lengths, expected.lengths)
-    for kept, mask in zip(decision.kept, expected.kept, strict=True):
+    decision, alone = eviction.decide(IN_STACKS, ranked), eviction.decide(CACHE)
+    assert torch.equal(decision.lengths, alone.lengths)
+    for kept, mask in zip(decision.kept, alone.kept, strict=True):
         assert torch.equal(kept, mask)
 
 
@@ -84,9 +86,10 @@ def test_policies(name: str) -> None:
 @pytest.mark.parametrize("score", SCORES, ids=lambda score: score.name)
 def test_scores(score: Score) -> None:
     assert is_separate(score)
-    assert_equal(
-        Eviction(replace(WINDOW, heads=FlatHeads() if not score.signed else WINDOW.heads), score, TokenBudget(25))
-    )
+    heads = FlatHeads() if not score.signed else WINDOW.heads
+    # A sigmoid rounds the end of an array, which no vector of the processor covers, otherwise than the rest of it.
+    rounding = 2.0**-22 if isinstance(score, ExactZeroed) else 0.0
+    assert_equal(Eviction(replace(WINDOW, heads=heads), score, TokenBudget(25)), rounding)
 
 
 def test_a_score_that_replaces_functions_declares_it_anew() -> None:

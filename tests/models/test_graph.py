@@ -56,7 +56,7 @@ def both(
         generated.append(answers(engine, stop, at_least, sliding_window, choose))
     for graph, eager in zip(*generated, strict=True):
         assert graph.ids == eager.ids and len(graph.ids) > 1
-        assert graph.top2_margin == pytest.approx(eager.top2_margin, rel=1e-4)
+        assert graph.top2_margin == pytest.approx(eager.top2_margin, abs=1e-5)  # of logits of float32
         assert graph.running == eager.running and graph.seconds > 0
 
 
