@@ -16,7 +16,7 @@ from kvbench.records.rows import recorded, with_values
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.run.launch.request import SubmitRequest
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.plan_memory import memory_of

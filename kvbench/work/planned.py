@@ -17,7 +17,7 @@ from kvbench.config.validation import validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
 from kvbench.run.cell import Cell
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.run.plan import Plan, plan
 from kvbench.run.settings import Results
 from kvbench.run.shard import Shard
