@@ -31,7 +31,6 @@ from kvbench.report.stats.intervals import mean_interval
 from kvbench.run.cell import Cell
 from kvbench.run.plan import plan
 from kvbench.run.prefill_job import prefill, prompt_of
-from kvbench.run.samples import samples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "methods.parquet"
@@ -92,7 +91,7 @@ def costs(folder: str) -> Iterator[dict[str, Any]]:
     lines = [shlex.split(f"{words} {scores}".replace("FOLDER", folder)) for scores in SCORES]
     cells = [CellBuilder().cell(tree) for line in lines for tree in combinations(parse(line))]
     model = load(model_info(cells[0].model))
-    sample = next(iter(samples_of(model.tokenizer, plan([cells[0]], set()).groups[0])))
+    sample = next(iter(plan([cells[0]], set()).groups[0].samples(model.tokenizer)))
     prompt = prompt_of(model, sample, cells[0])  # type: ignore[arg-type]
 
     def spent(cell: Cell | None) -> float:
@@ -110,7 +109,7 @@ def costs(folder: str) -> Iterator[dict[str, Any]]:
             spent(cell)
             added = [spent(cell) - spent(None) for _ in range(REPEATS)]
             value = max(0.0, statistics.median(added))
-            yield {"score": named(str(cell.score_label)), "quantity": "milliseconds", "value": value}
+            yield {"score": named(str(cell.eviction.score_label)), "quantity": "milliseconds", "value": value}
 
 
 def pack(folder: Path) -> None:

@@ -36,6 +36,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, rankings_of
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
@@ -187,7 +188,7 @@ def cells_of(request: Request) -> list[Cell]:
     for name, pairs in request.cells:
         policy, score = HOSTS[name]
         budget = parse_budget("1.0") if pairs is None else TokenBudget(pairs)
-        cells.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
+        cells.append(Cell(ModelSpec("reference"), task, EvictionMethod(policy, score, budget, name, None), schedule, 0))
     return cells
 
 

@@ -173,6 +173,8 @@ def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
     missing = Counter(cell for job in group.jobs for cell, _ in job.places)
     for cell in group.cells:
         rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
-        labels = printable(cell.policy_label), printable(cell.score_label or "")
-        budget = cell.budget.counted if isinstance(cell.budget, TokenBudget) else str(cell.budget)
+        columns = cell.method.columns
+        labels, budget = (printable(columns["policy"]), printable(columns["score"] or "")), columns["budget"]
+        if cell.model.runs_here and isinstance(cell.budget, TokenBudget):
+            budget = cell.budget.counted
         yield cell.id, *labels, budget, str(cell.schedule), rows

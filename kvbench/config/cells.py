@@ -13,6 +13,7 @@ from kvbench.eviction.budget import Budget, ByteBudget, TokenBudget, parse_budge
 from kvbench.eviction.schedule import Schedule
 from kvbench.records.labels import PAPER
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.settings import Data, Reference, Results
 from kvbench.support.errors import UserError
 from kvbench.support.facts import check
@@ -46,7 +47,7 @@ class CellBuilder:
         seed = self._once(validated, int, "seed", tree["seed"])
         model, task = (self._once(build, group, tree[group]) for group in ("model", "task"))
         if own := own_part(tree):
-            return self._once(build, own, tree[own]).cell(model, task, seed)
+            return Cell(model, task, self._once(build, own, tree[own]), Schedule(), seed)
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
         built = {group: self._once(build, group, tree[group]) for group in held_groups()}
@@ -59,19 +60,16 @@ class CellBuilder:
         held = "".join(f" {self._label(group, tree)}" for group in named)
         budget: Budget | ByteBudget = self._once(_budget, tree["budget"] if evicts else "1.0")
         budget = self._counted(budget, model, policy, holder) if isinstance(budget, ByteBudget) else budget
-        return Cell(
-            model=model,
-            task=task,
+        method = EvictionMethod(
             policy=policy,
             score=score.of_budget(TokenBudget(budget.pairs) if isinstance(budget, TokenBudget) else budget),
             budget=budget,
-            schedule=self._once(_schedule, tree["schedule"], evicts),
-            seed=seed,
             policy_label=self._label("policy", tree, protocol) + held,
             score_label=self._label("score", tree) if "score" in policy.accepts else None,
             holder=holder,
             protocol=protocol,
         )
+        return Cell(model, task, method, self._once(_schedule, tree["schedule"], evicts), seed)
 
     def results(self, tree: Tree) -> Results:
         """Return where rows of a tree go. Raises UserError for what is no folder and no detail."""
@@ -119,7 +117,7 @@ def _protocol(policy: Tree, protocol: str) -> str:
 def own_part(tree: Tree) -> str | None:
     """Return the part that the file of a model brings beside the groups, such as how a server is asked; None for none.
 
-    Such a part makes the cell, by its method `cell(model, task, seed)`: nothing is evicted here.
+    Such a part is the method of the cell, a `kvbench.run.cell.Method`: nothing is evicted here.
     """
     parts = (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
     return next((name for name in parts if name not in groups()), None)

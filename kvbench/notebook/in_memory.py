@@ -209,7 +209,7 @@ def _error(cell: Cell) -> ValueError | None:
 
 
 def _failure(cell: Cell, error: str) -> Failure:
-    return Failure(cell.policy_label, cell.score_label, str(cell.budget), error)
+    return Failure(cell.eviction.policy_label, cell.eviction.score_label, str(cell.budget), error)
 
 
 def _listed(results: Mapping[Cell, Any], cells: Sequence[Cell], several: bool) -> Any:
@@ -268,8 +268,8 @@ def _evicted(held: HeldCache) -> Evicted:
     result = held.result
     cell, tokens = result.cell, held.cache.num_tokens
     return Evicted(
-        policy=cell.policy_label,
-        score=cell.score_label,
+        policy=cell.eviction.policy_label,
+        score=cell.eviction.score_label,
         budget=str(cell.budget),
         kept=KeptSets("in memory", 0, tokens, result.layers, result.lengths, result.masks),
         kept_fraction=1.0 if result.kept_tokens is None else result.kept_tokens / tokens,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kvbench.config.overrides import Override, parse
-from kvbench.run.launch.local import Launcher, PartToRun
+from kvbench.run.launch.launcher import Launcher, PartToRun
 from kvbench.run.shard import Shard
 from kvbench.run.stale import Stale
 from kvbench.work.planned import around

@@ -16,7 +16,7 @@ from kvbench.records.rows import recorded, with_values
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.run.launch.request import SubmitRequest
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.plan_memory import memory_of
@@ -49,7 +49,7 @@ def similar_runs(plan: Plan, results: ResultsFolder) -> SimilarRuns:
     """Read the times in a folder that predict the time of a plan."""
     rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
     rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
-    rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
+    rows = with_values(rows, "policy", {cell.method.columns["policy"] for cell in plan.cells})
     similar = tuple(Row(**line) for line in rows.drop_columns(["file", "line"]).to_pylist())
     padded = (name for name in {row.environment for row in similar} if name is not None and _is_padded(results, name))
     loading = defaultdict[str, list[float]](list)
@@ -192,8 +192,9 @@ def _by_kind(rows: Iterable[Row]) -> Mapping[Hashable, list[Row]]:
 def _kind_of(cell: Cell) -> Hashable:
     """Return what similar cells have in common."""
     benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
-    kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
-    return (*kind, str(cell.schedule), cell.store)
+    of_method = (cell.method.columns[name] for name in ("policy", "score", "layout"))
+    store = cell.held.store if cell.model.runs_here else "unknown"
+    return (cell.model.label, benchmark, length, *of_method, str(cell.schedule), store)
 
 
 def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]], similar: SimilarRuns) -> float | None:

@@ -13,18 +13,16 @@ from kvbench.models.engine import Counters
 from kvbench.models.linear_layers import Products
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel, ModelInfo, choose_device, load, model_info
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.spec import ModelSpec, check_model_unchanged, describe_model
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.tokens import stop_tokens
 from kvbench.records.environment import environment
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail, PromptRecord
-from kvbench.run.cell import check_model_unchanged, describe_model
 from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress
 from kvbench.run.rows import JobResult, RowError
-from kvbench.run.samples import samples_of
 from kvbench.support.errors import OverLimit, UserError, out_of_memory
 from kvbench.tasks.task import InvalidSample, Sample, Task
 
@@ -37,9 +35,6 @@ class Local:
 
     def check(self, prepared: ModelInfo, group: PrefillGroup) -> None:
         check_group(prepared, group)
-
-    def samples(self, prepared: ModelInfo, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
-        return samples_of(prepared.tokenizer, group)
 
     def open(self, prepared: ModelInfo, results: ResultsFolder, progress: Progress) -> "LocalSession":
         progress.loading(prepared.spec.label)
@@ -182,5 +177,5 @@ def check_group(model: ModelInfo, group: PrefillGroup) -> None:
     if templated and group.cells[0].schedule.evict_after == "context":
         split(model.tokenizer, group.model.system, "context", "question")
     stop_tokens(model.tokenizer, task.stop)
-    for _ in samples_of(model.tokenizer, group):
+    for _ in group.samples(model.tokenizer):
         pass

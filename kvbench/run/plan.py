@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.tokens import samples_of
 from kvbench.run.cell import Cell, digest
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -67,6 +69,10 @@ class PrefillGroup:
         """Raise MissingFile if the data of the task is no longer what its cells are named by."""
         for task in {id(cell.task): cell.task for cell in self.cells}.values():
             task.check_unchanged()
+
+    def samples(self, tokenizer: Any) -> Iterator[Sample | InvalidSample]:
+        """Yield the samples of which rows are missing, in ascending order, as the tokenizer of the model makes them."""
+        yield from samples_of(tokenizer, self.model, self.task, [sample for job in self.jobs for sample in job.missing])
 
     @cached_property
     def rows_to_do(self) -> int:

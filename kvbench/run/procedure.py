@@ -1,6 +1,6 @@
 """Interfaces between the one runner, tasks and models: how jobs become rows, and where answers come from."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pkgutil import resolve_name
 from typing import Any, Protocol
@@ -60,15 +60,13 @@ class Backend(Protocol):
     """Where the answers of a model come from; a `ModelSpec` names its own."""
 
     def prepare(self, spec: ModelSpec) -> Any:
-        """Read all of a model but its weights. Raises UserError or MissingFile if it cannot be used."""
+        """Return all of a model but its weights; `tokenizer` is its tokenizer. Raises UserError or MissingFile if it
+        cannot be used.
+        """
         ...
 
     def check(self, prepared: Any, group: PrefillGroup) -> None:
         """Make every sample once and drop it. Raises ValueError for a task that does not go with the model."""
-        ...
-
-    def samples(self, prepared: Any, group: PrefillGroup) -> Iterable[Sample | InvalidSample]:
-        """Make the samples of which rows are missing, in ascending order."""
         ...
 
     def open(self, prepared: Any, results: ResultsFolder, progress: Progress) -> Session:

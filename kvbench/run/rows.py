@@ -151,7 +151,7 @@ class JobResult:
         if cells is not None:
             failed = {cell.id for cell in cells}
             missing = tuple(cell for cell in missing if cell.id in failed)
-        self.rows += [error_row(cell, sample, error, self.environment, prompt) for cell in missing]
+        self.rows += [unmeasured_row(cell, sample, prompt, self.environment, error=error) for cell in missing]
 
     def only(self, keys: Collection[tuple[str, int]]) -> "JobResult":
         """Return the part about these (cell id, sample) pairs."""
@@ -186,20 +186,11 @@ def measured_row(
         kept_fraction=None if kept_tokens is None else kept_tokens / num_tokens,
         cache_bytes=eviction.cache_bytes,
         allocated_bytes=eviction.allocated_bytes,
-        store=cell.store,
+        store=cell.held.store,
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
         code=cell.code.id,
     )
-
-
-def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **measured: Any) -> Row:
-    """Return the row of an answer from elsewhere: nothing is known of what its cache kept.
-
-    measured: the columns of the answer or of the scored text.
-    """
-    columns = _cell_columns(cell, sample) | _prompt_columns(sample, prompt) | measured
-    return Row(**columns, environment=environment, code=cell.code.id)
 
 
 def answer_columns(ended: Ending | None, final: Final) -> dict[str, Any]:
@@ -245,13 +236,16 @@ def _mean_read(means: Sequence[int | None], tokens: Sequence[int]) -> int | None
     return round(sum(mean * later for mean, later in weighed) / sum(later for _, later in weighed)) if weighed else None
 
 
-def error_row(
-    cell: Cell, sample: Sample | InvalidSample, error: str, environment: str, prompt: Prompt | None = None
+def unmeasured_row(
+    cell: Cell, sample: Sample | InvalidSample, prompt: Prompt | None, environment: str, **columns: Any
 ) -> Row:
-    """Return the row of a sample that a cell could not do."""
+    """Return the row of a sample without a cache that could be measured: of an error, or of an answer from elsewhere.
+
+    columns: `error`, or the columns of the answer or of the scored text.
+    """
     prompted = _prompt_columns(sample, prompt) if prompt is not None and isinstance(sample, Sample) else {}
-    columns = _cell_columns(cell, sample) | prompted
-    return Row(**columns, error=error, environment=environment, code=cell.code.id)
+    columns = _cell_columns(cell, sample) | prompted | columns
+    return Row(**columns, environment=environment, code=cell.code.id)
 
 
 def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
@@ -264,12 +258,7 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": cell.task.context_length,
-        "policy": cell.policy_label,
-        "score": cell.score_label,
-        "budget": str(cell.budget),
-        "variant": cell.variant,
-        "protocol": cell.protocol,
-        "layout": cell.policy.layout,
+        **cell.method.columns,
         "schedule": str(cell.schedule),
         "seed": cell.seed,
         "metric": cell.task.metric,

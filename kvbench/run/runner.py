@@ -127,7 +127,7 @@ class _Run:
         procedure: Procedure | None = None
         with ExitStack() as stack:
             try:
-                for place, (planned, samples) in enumerate(jobs_with_samples(backend.samples(prepared, group), group)):
+                for place, (planned, samples) in enumerate(jobs_with_samples(group.samples(prepared.tokenizer), group)):
                     job = self._source.take(group, planned)
                     if job is None:
                         self._progress.elsewhere(len(planned.places))

@@ -4,7 +4,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 
 from kvbench.support.annotations import Help
@@ -267,6 +267,14 @@ class Task(TaskSettings, ABC):
         if self.turns == "own":
             broken = {ASKED: "is a conversation whose cache goes on from turn to turn"}
             yield Claim(f"task.turns={self.turns} of {self.name}", "task.turns=gold", breaks=broken)
+
+    def described(self) -> dict[str, Any]:
+        """Return what names it in cells: not its number of samples or the folder of its data, but the hash of its data.
+        Raises MissingFile.
+        """
+        fields = asdict(self)
+        description = {"name": self.name} | {name: value for name, value in fields.items() if name not in self.left_out}
+        return description | self.identity() | {"version": self.version}
 
     def identity(self) -> dict[str, Any]:
         """Name what samples depend on besides the fields: the SHA-256 of files. Raises MissingFile."""

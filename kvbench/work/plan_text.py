@@ -87,5 +87,6 @@ def _shared(cell: Cell) -> str:
     if cell.schedule.prefill_block is None:
         length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
         return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"
-    score = "" if cell.score_label is None else f" score {cell.score_label}"
-    return f"{cell.model.label}, policy {cell.policy_label}{score} budget {cell.budget}, {cell.schedule}"
+    method = cell.eviction
+    score = "" if method.score_label is None else f" score {method.score_label}"
+    return f"{cell.model.label}, policy {method.policy_label}{score} budget {method.budget}, {cell.schedule}"

@@ -17,7 +17,7 @@ from kvbench.config.validation import validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.records.rows import recorded, within
 from kvbench.run.cell import Cell
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.run.plan import Plan, plan
 from kvbench.run.settings import Results
 from kvbench.run.shard import Shard
@@ -96,7 +96,8 @@ def plan_sweep(
     by_line = [checked(line, tell) for line in lines]
     where, cells = by_line[0][0], [cell for _, of_line in by_line for cell in of_line]
     named = {override.key for override in overrides}
-    for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
+    policies = {cell.policy.name: cell.policy for cell in cells if cell.model.runs_here}
+    for policy in {} if quiet else policies.values():
         ignored = [name for name in ("score", "budget") if name in named and name not in policy.accepts]
         if ignored:
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
@@ -138,8 +139,8 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     full, added = CellBuilder().cell(tree), set[str]()
     for cell in cells:
         if cell.has_full_cache:
-            parts = {"model": cell.model, "holder": cell.model.holder, "task": cell.task, "seed": cell.seed}
-            reference = replace(full, **parts, schedule=cell.schedule.once)
+            held = full.with_method(holder=cell.model.holder)
+            reference = replace(held, model=cell.model, task=cell.task, schedule=cell.schedule.once, seed=cell.seed)
             if (name := repr(reference)) not in added:
                 added.add(name)
                 yield reference

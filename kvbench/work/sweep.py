@@ -15,7 +15,7 @@ from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.launch.local import PartToRun, PendingSweep
+from kvbench.run.launch.launcher import PartToRun, PendingSweep
 from kvbench.run.plan import Plan
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress

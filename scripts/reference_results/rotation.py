@@ -54,7 +54,7 @@ def samples_of(rows: pa.Table) -> "Callable[[Cell], Iterable[int]]":
         samples.setdefault(key, []).append(sample)
 
     def of_cell(cell: "Cell") -> Iterable[int]:
-        key = cell.task.name, cell.policy_label, cell.score_label, str(cell.budget)
+        key = cell.task.name, cell.eviction.policy_label, cell.eviction.score_label, str(cell.budget)
         return samples.get(key, ()) if cell.task.name in tasks else range(cell.task.num_answers)
 
     return of_cell

@@ -88,7 +88,7 @@ def test_a_dry_plan_says_what_slurm_would_get(
 QUEUE = """
 from dataclasses import dataclass
 
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.run.launch.request import SubmitRequest
 
 

@@ -30,7 +30,7 @@ def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> No
     words += ["budget=0.1,0.2", "schedule.decode_every=null,1"]
     crossed = plan_sweep(words, notices.append).plan.cells
     assert {cell.score for cell in crossed} == {own.score} and own.score.name == "recency"
-    assert {cell.score_label for cell in crossed} == {None}
+    assert {cell.eviction.score_label for cell in crossed} == {None}
     assert len({cell.id for cell in crossed}) == (1 if policy == "full" else 4)
     assert f"{policy} takes no score{' and no budget' if policy == 'full' else ''}" in " ".join(notices)
 
@@ -56,16 +56,16 @@ def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> No
 )
 def test_a_label_shows_what_differs_from_the_file(cells: Cells, words: list[str], policy: str, score: str) -> None:
     (cell,) = cells(*words)
-    assert (cell.policy_label, cell.score_label) == (policy, score)
+    assert (cell.eviction.policy_label, cell.eviction.score_label) == (policy, score)
 
 
 def test_a_setting_applies_to_the_files_that_have_it(cells: Cells) -> None:
     attn, random = cells("score=attn,random", "score.seed=7")
-    assert (attn.score_label, random.score_label) == ("attn", "random seed=7")
+    assert (attn.eviction.score_label, random.eviction.score_label) == ("attn", "random seed=7")
     full, snapkv = cells("policy=full,snapkv", "policy.window=32")
     assert full.policy.name == "full" and snapkv.policy.window == 32
     h2o_obcache, pooled = cells("policy=h2o_obcache,snapkv", "policy.pool.size=5")
-    assert h2o_obcache.policy.pool is None and pooled.policy_label == "snapkv pool.size=5"
+    assert h2o_obcache.policy.pool is None and pooled.eviction.policy_label == "snapkv pool.size=5"
 
 
 def test_names_may_be_quoted(cells: Cells) -> None:

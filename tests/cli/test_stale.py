@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -12,14 +13,15 @@ from kvbench.records import Recorder, ResultsFolder
 from kvbench.records import folder as records_folder
 from kvbench.records.manifest import citation, read_manifest
 from kvbench.report.rows import load
-from kvbench.run import cell
-from kvbench.run.code import Code, code_of_cell
+from kvbench.run.code import Code
+from kvbench.run.eviction_method import EvictionMethod
+from kvbench.tasks.task import Task
 from tests.cli.conftest import Command, rows_of
 
 
-def other_score(*arguments: object) -> Code:
+def other_score(method: EvictionMethod, task: Task, code_of: Callable[..., Code] = EvictionMethod.code) -> Code:
     """The code of a clone whose score was changed."""
-    code = code_of_cell(*arguments)  # type: ignore[arg-type]
+    code = code_of(method, task)
     assert code.parts is not None
     return Code({name: "0" * 64 if name.startswith("score") else sha256 for name, sha256 in code.parts.items()})
 
@@ -29,7 +31,7 @@ def test_rows_of_other_code_are_never_taken_as_done_in_silence(
 ) -> None:
     command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
     with monkeypatch.context() as patch:
-        patch.setattr(cell, "code_of_cell", other_score)
+        patch.setattr(EvictionMethod, "code", other_score)
         assert kvbench(*command, "task.samples=2").code == 0
     before = rows_of(Path("out"))
     (old,) = {row.code for row in before if row.policy == "h2o_obcache"}
@@ -100,14 +102,14 @@ def test_a_rerun_counts_whatever_the_clocks_say(
 
     command = ("run", *tiny, "policy=h2o", "budget=0.2", "--stale=rerun")
     with monkeypatch.context() as patch:
-        patch.setattr(cell, "code_of_cell", other_score)
+        patch.setattr(EvictionMethod, "code", other_score)
         patch.setattr(records_folder, "datetime", Skewed)
         assert kvbench(*command).code == 0
     (old,) = {row.code for row in rows_of(Path("out"))}
     for replaces in (1, 2):
         with monkeypatch.context() as patch:
             if replaces == 2:
-                patch.setattr(cell, "code_of_cell", other_score)
+                patch.setattr(EvictionMethod, "code", other_score)
             assert "3 rows to run" in kvbench(*command).err
             assert "all 3 rows are in out" in kvbench(*command).err
         counted = rows_of(Path("out"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import read_rows
-from kvbench.run.launch.local import SIGNALS
+from kvbench.run.launch.launcher import SIGNALS
 from kvbench.work.sweep import stopping
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 

@@ -49,7 +49,7 @@ def test_a_sweep_has_the_cells_of_its_combinations() -> None:
         (alone,) = cells_of(words)
         assert any(alone == cell and alone.id == cell.id for cell in together), words
     assert len({id(cell.policy) for cell in together}) <= 2 * 3 * 2, "parts are built once"
-    assert {cell.score.seed for cell in together if cell.score_label == "random"} == {1, 2}  # type: ignore[attr-defined]
+    assert {cell.score.seed for cell in together if cell.eviction.score_label == "random"} == {1, 2}  # type: ignore[attr-defined]
 
 
 def test_a_budget_in_bytes_is_that_of_the_model() -> None:
@@ -87,7 +87,7 @@ def test_a_budget_in_bytes_that_cannot_be_is_refused(words: list[str], message: 
 def test_a_store_in_few_bits_is_told_by_the_label() -> None:
     """Tables take a policy called full for the reference; what is timed may be packed."""
     swept_cells = cells_of(["policy=full,snapkv", "budget=0.1", "store=flat,int4", "task=efficiency"])
-    labels = [(cell.policy_label, cell.held.store) for cell in swept_cells]
+    labels = [(cell.eviction.policy_label, cell.held.store) for cell in swept_cells]
     assert labels == [
         (f"{policy} store=int4" if store == "int4" else policy, store)
         for policy in ("full", "snapkv")
@@ -160,7 +160,7 @@ def test_line_ends_are_escapes_in_double_quotes_only() -> None:
     assert typed.id == default.id
     double, single = cells_of(["policy=kvzip", r"""score.repeat_prompt="\nA",'\nA'"""])
     assert (double.score, single.score) == (KVzip(repeat_prompt="\nA"), KVzip(repeat_prompt=r"\nA"))
-    assert double.score_label == r'kvzip repeat_prompt="\nA"'  # one line, and a setting to copy
+    assert double.eviction.score_label == r'kvzip repeat_prompt="\nA"'  # one line, and a setting to copy
 
 
 def test_a_setting_that_is_missing_is_asked_for() -> None:
@@ -170,7 +170,7 @@ def test_a_setting_that_is_missing_is_asked_for() -> None:
 
 def test_a_label_names_every_setting_of_a_kind_of_layers() -> None:
     labels = [
-        cells_of(["policy=snapkv", f"policy.layers={layers}"])[0].policy_label
+        cells_of(["policy=snapkv", f"policy.layers={layers}"])[0].eviction.policy_label
         for layers in ("pyramid", "{kind:pyramid,splits:budget}")
     ]
     start = "snapkv layers.kind=pyramid layers.beta=20"
@@ -186,4 +186,4 @@ def test_a_label_names_every_setting_of_a_kind_of_layers() -> None:
     ],
 )
 def test_a_label_names_the_kind_of_apply_and_what_differs_from_its_defaults(words: list[str], label: str) -> None:
-    assert cells_of(["policy=snapkv", *words])[0].policy_label == label
+    assert cells_of(["policy=snapkv", *words])[0].eviction.policy_label == label

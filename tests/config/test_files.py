@@ -28,7 +28,7 @@ from kvbench.extras.probes.run import probing_of
 from kvbench.models.decode.holder import Holder
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.papers.item import Item, item_of
-from kvbench.run.launch.local import Launcher
+from kvbench.run.launch.launcher import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import declared, defaults

@@ -47,9 +47,12 @@ def cells_of(*words: str) -> list[Cell]:
 
 def test_it_is_a_score_with_settings(file: Path) -> None:
     cells = cells_of(f"score.path={file}", "score.sign=1,-2")
-    assert [(cell.score.name, cell.score_label) for cell in cells] == [("age", "age"), ("age", "age sign=-2.0")]
+    assert [(cell.score.name, cell.eviction.score_label) for cell in cells] == [
+        ("age", "age"),
+        ("age", "age sign=-2.0"),
+    ]
     compared = cells_of(f"score=attn,{file}", "policy=snapkv,full")
-    assert [cell.score_label for cell in compared] == ["attn", None, "age", None]
+    assert [cell.eviction.score_label for cell in compared] == ["attn", None, "age", None]
     with pytest.raises(ValueError, match=r"score.sign=0.0: another number than 0"):
         cells_of(f"score.path={file}", "score.sign=0")
     with pytest.raises(ValueError, match=r"unknown setting score.sing: did you mean score.sign\?"):

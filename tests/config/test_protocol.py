@@ -61,16 +61,18 @@ def test_all_policies_share_one_window_under_the_common_protocol() -> None:
 def test_what_is_named_wins_and_a_label_says_what_differs_from_its_protocol() -> None:
     assert of("lava", "policy.window=64")[0] == 64
     cells = cells_of(["policy=lava,streaming_llm", "protocol=common,paper", "policy.sink=2"])
-    assert [(cell.policy_label, cell.protocol, cell.variant) for cell in cells] == [
+    columns = [cell.method.columns for cell in cells]
+    assert [(each["policy"], each["protocol"], each["variant"]) for each in columns] == [
         ("lava@common sink=2", "common", None),
         ("lava sink=2", "paper", None),
         ("streaming_llm sink=2", "paper", None),
         ("streaming_llm sink=2", "paper", None),
     ]
     (plain, official) = cells_of(["policy=lava", "policy.variant=paper,official"])
-    assert (plain.policy_label, plain.variant, official.variant) == ("lava", "paper", "official")
+    assert [plain.method.columns[name] for name in ("policy", "variant")] == ["lava", "paper"]
+    assert official.method.columns["variant"] == "official"
     (common,) = cells_of(["policy=lava", "policy.variant=official", "protocol=common"])
-    assert (common.policy_label, common.variant) == ("lava@common", "official")
+    assert [common.method.columns[name] for name in ("policy", "variant")] == ["lava@common", "official"]
 
 
 @pytest.mark.parametrize("name", options("policy"))
@@ -80,10 +82,10 @@ def test_a_label_says_its_policy_and_its_protocol(name: str) -> None:
         cells_of([f"policy={name}", f"protocol={protocol}", *needed("policy", name)])[0] for protocol in (PAPER, COMMON)
     )
     for cell in (own, shared):
-        assert policy_of(cell.policy_label) == name
-        assert protocol_of(cell.policy_label) == cell.protocol
-    assert own.protocol == PAPER
-    assert (shared.protocol == PAPER) == (shared.id == own.id)
+        assert policy_of(cell.eviction.policy_label) == name
+        assert protocol_of(cell.eviction.policy_label) == cell.eviction.protocol
+    assert own.eviction.protocol == PAPER
+    assert (shared.eviction.protocol == PAPER) == (shared.id == own.id)
 
 
 def test_only_a_plain_label_is_on_the_side_of_the_paper() -> None:

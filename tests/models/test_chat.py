@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.models.loading.spec import ModelSpec, template_arguments
+from kvbench.models.loading.spec import ModelSpec, describe_model, template_arguments
 from kvbench.models.prompts.chat import after_answer, around, check_chat, give_arguments, render, split, uses_template
-from kvbench.run.cell import describe_model
 from kvbench.tasks.task import Sample, Turn
 from tests.models.tokenizers import TURNS, of_bytes
 

@@ -1,7 +1,7 @@
 """What scores may have of the model: its projections and hidden states, against what transformers itself shows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,7 +162,7 @@ def test_other_cells_have_the_same_rows_beside_a_score_that_reads_the_prompt_at_
     bridge.attach(model)
     loaded = LoadedModel(Engine(model, prefill_chunk=16, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
     attn = cells("0.5")[1]
-    block, whole = (replace(attn, score=score, score_label=score.name) for score in (Hidden(), WholePrompt()))
+    block, whole = (attn.with_method(score=score, score_label=score.name) for score in (Hidden(), WholePrompt()))
     groups = plan([attn, block, whole], set()).groups
     assert [len(group.cells) for group in groups] == [2, 1]
     (alone,), both, (whole_row,) = (
@@ -179,7 +179,7 @@ def test_the_plan_counts_hidden_states() -> None:
     (tree,) = combinations(parse(words.split()))
     cell = CellBuilder().cell(tree)
     for score, held in ((Hidden(), 4096), (WholePrompt(), 5000)):
-        (group,) = plan([replace(cell, score=score)], set()).groups
+        (group,) = plan([cell.with_method(score=score)], set()).groups
         sizes = (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
         assert hidden_bytes(group) == sizes
         hidden, scored = (f"{size / 2**20:.1f} MiB" for size in sizes)

@@ -9,9 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from kvbench.config.entries import load_entry, options
 from kvbench.models.loading.load import LoadedModel, load, model_info
-from kvbench.models.loading.spec import ModelSpec, Shape
+from kvbench.models.loading.spec import ModelSpec, Shape, describe_model
 from kvbench.models.loading.weights import random, shape_config
-from kvbench.run.cell import describe_model
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
 PARAMETERS = {

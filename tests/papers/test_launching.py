@@ -14,7 +14,7 @@ from kvbench.papers.item import item_of, names
 from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
 from kvbench.papers.sweep import ItemSweep
 from kvbench.records import read_rows
-from kvbench.run.launch.local import PendingSweep
+from kvbench.run.launch.launcher import PendingSweep
 from kvbench.run.shard import Shard
 from kvbench.work.planned import cells_of
 

@@ -55,7 +55,7 @@ def cells_of(words: frozenset[str], budget: str) -> tuple[Cell, ...]:
 
 def rows_of(cell: Cell) -> list[Row]:
     """Four answers: right by the full cache, every other one by a policy."""
-    is_full = cell.policy_label == "full"
+    is_full = cell.eviction.policy_label == "full"
     share = 1.0 if is_full else float(str(cell.budget))
     columns = {
         "cell": cell.id,
@@ -63,10 +63,10 @@ def rows_of(cell: Cell) -> list[Row]:
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": getattr(cell.task, "context_length", None),
-        "policy": cell.policy_label,
-        "score": cell.score_label,
+        "policy": cell.eviction.policy_label,
+        "score": cell.eviction.score_label,
         "budget": str(cell.budget),
-        "variant": cell.variant,
+        "variant": cell.method.columns["variant"],
         "layout": cell.policy.layout,
         "schedule": str(cell.schedule),
         "seed": cell.seed,

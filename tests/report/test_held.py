@@ -34,9 +34,9 @@ def rows() -> list[Row]:
     rows: list[Row] = []
     for moment in ("prompt", "context"):
         full, snapkv = cells("0.3", evict_after=moment)
-        apart = replace(snapkv, policy=replace(SNAPKV, layout="query_heads"))
+        apart = snapkv.with_method(policy=replace(SNAPKV, layout="query_heads"))
         every = replace(snapkv, schedule=Schedule(moment, decode_every=8))  # type: ignore[arg-type]
-        stored = [replace(cell, holder=holder) for cell in (full, snapkv) for holder in (None, Packed("int8"))]
+        stored = [cell.with_method(holder=holder) for cell in (full, snapkv) for holder in (None, Packed("int8"))]
         job = PrefillJob({0: (*stored, apart, *([every] if moment == "context" else []))})
         rows += run_prefill_job(model, job, samples_of(0), "here").rows
     assert all(row.error is None for row in rows), [row.error for row in rows]

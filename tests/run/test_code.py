@@ -8,8 +8,9 @@ from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.run import code as cell_code
+from kvbench.run import eviction_method
 from kvbench.run.cell import Cell
-from kvbench.run.code import Code, code_of_cell
+from kvbench.run.code import Code
 from kvbench.support import syntax
 from kvbench.support.syntax import NoSource
 
@@ -66,7 +67,7 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
         syntax._functions,
         cell_code.component_sha256,
         cell_code.package_sha256,
-        cell_code._sha256,
+        cell_code.modules_sha256,
     )
     try:
         with monkeypatch.context() as patch:
@@ -76,7 +77,7 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
             patch.setattr(syntax, "statements", again)
             for cached in caches:
                 cached.cache_clear()
-            after = code_of_cell(this.policy, this.score, this.task).parts
+            after = this.method.code(this.task).parts
     finally:
         for cached in caches:
             cached.cache_clear()
@@ -88,6 +89,6 @@ def test_code_without_sources_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_source(*_: object) -> str:
         raise NoSource("kvbench")
 
-    monkeypatch.setattr(cell_code, "package_sha256", no_source)
+    monkeypatch.setattr(eviction_method, "package_sha256", no_source)
     assert cell("policy=full").code == Code(None)
     assert Code(None).id == "no source"

@@ -29,6 +29,7 @@ from kvbench.models.prompts.build import build
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.conversations import ConversationJob
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import hash_ids
@@ -47,11 +48,11 @@ def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[C
     """The full cache, and SnapKV at some budgets."""
     when = Schedule(**{"evict_after": "context", **schedule})
     policy, model = Policy("full", accepts=()), ModelSpec("reference")
-    full = Cell(model, task, policy, Attention(), parse_budget("1.0"), when, 1, "full", None)
+    full = Cell(model, task, EvictionMethod(policy, Attention(), parse_budget("1.0"), "full", None), when, 1)
     if when.decode_every is not None:
         full = replace(full, schedule=replace(when, decode_every=None))
-    snapkv = replace(full, policy=SNAPKV, policy_label="snapkv", schedule=when)
-    return full, *(replace(snapkv, budget=parse_budget(text)) for text in budgets)
+    snapkv = replace(full.with_method(policy=SNAPKV, policy_label="snapkv"), schedule=when)
+    return full, *(snapkv.with_method(budget=parse_budget(text)) for text in budgets)
 
 
 def rows_of(model: LoadedModel, sweep: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
@@ -148,7 +149,7 @@ def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, sche
 
 
 def test_conversations_over_quantised_pairs(load: Load) -> None:
-    sweep = [replace(cell, holder=Packed("int4")) for cell in cells("0.4")[1:]]
+    sweep = [cell.with_method(holder=Packed("int4")) for cell in cells("0.4")[1:]]
     rows = rows_of(load(), sweep, [0, 1, 2])
     alone = rows_of(load(), sweep, [0])
     assert all(row.error is None for row in rows) and rows[0].outcome() == alone[0].outcome()
@@ -290,7 +291,7 @@ def test_readers_converse(load: Load) -> None:
     """One of everything as a dense cell does, to the byte read; one of a part reads less in every turn."""
     full, snapkv = cells("0.5")
     readers = (None, OracleTopK(budget=1.0), OracleTopK(budget=8))
-    sweep = [replace(cell, holder=reader) for cell in (full, snapkv) for reader in readers]
+    sweep = [cell.with_method(holder=reader) for cell in (full, snapkv) for reader in readers]
     rows = rows_of(load(), sweep, [0, 1, 2])
     assert [row.error for row in rows] == [None] * 18
     by_cell = [[row for row in rows if row.cell == cell.id] for cell in sweep]

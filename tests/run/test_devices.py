@@ -18,7 +18,8 @@ from kvbench.models.marks import Timed
 from kvbench.records import ResultsFolder
 from kvbench.run import energy
 from kvbench.run.job_queue import RunContext
-from kvbench.run.launch.local import LocalProcesses, PendingSweep
+from kvbench.run.launch.launcher import PendingSweep
+from kvbench.run.launch.local import LocalProcesses
 from kvbench.run.memory import free_bytes
 from kvbench.support.shared_gpus import PROCESSES
 from kvbench.work import sweep as work_sweep

@@ -14,7 +14,7 @@ from kvbench.records import Row, read_processes, read_rows
 from kvbench.run.cell import Cell
 from kvbench.run.estimate import STEP_CELLS, SimilarRuns, estimate, first_prompts, starting
 from kvbench.run.plan import Plan, plan
-from kvbench.run.rows import error_row
+from kvbench.run.rows import unmeasured_row
 from kvbench.work.plan_text import total_text
 from tests.questions import Questions
 from tests.run.test_prefill_job import cells
@@ -29,7 +29,7 @@ def full_and_snapkv() -> tuple[Cell, ...]:
 
 
 def row_of(cell: Cell, sample: int, prefill: float, evict: float, decode: float) -> Row:
-    row = error_row(cell, next(iter(TASK.generate(len, [sample]))), "", "here")
+    row = unmeasured_row(cell, next(iter(TASK.generate(len, [sample]))), None, "here", error="")
     return replace(row, error=None, prefill_seconds=prefill, evict_seconds=evict, decode_seconds=decode, store="flat")
 
 
@@ -67,7 +67,7 @@ def test_what_cells_share_counts_once(full_and_snapkv: tuple[Cell, ...], padded:
     assert seconds is not None
     alone, together = (1 / 3, 1 / 12) if padded else (1 + STEP_CELLS / 3, 1 + STEP_CELLS / 12)
     assert seconds == pytest.approx(5 * (8.0 + 2.0) + 15 * 3.0 * together / alone)
-    apart = [replace(cell, holder=Packed("int8")) for cell in own]
+    apart = [cell.with_method(holder=Packed("int8")) for cell in own]
     rows = [replace(row, store="int8") for row in rows]
     (seconds,) = estimate(left(apart, []), similar(rows)).values()
     assert seconds == pytest.approx(6 * (8.0 + 2.0) + 18 * 3.0)
@@ -89,7 +89,7 @@ def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Ce
     changed = [
         full,
         replace(snapkv, schedule=Schedule("context", decode_every=4)),
-        replace(snapkv, holder=Packed("int8")),
+        snapkv.with_method(holder=Packed("int8")),
     ]
     for cell in changed:
         assert list(estimate(left([cell], []), similar(rows)).values()) == [None]

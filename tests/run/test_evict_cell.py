@@ -24,6 +24,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import SharedPrefill, _packed_on_device, evict_cell, eviction_of
+from kvbench.run.eviction_method import EvictionMethod
 from tests.arrays import random_cache
 from tests.questions import Questions
 
@@ -56,9 +57,10 @@ class Seen:
 
 
 def cells_of(*policies: Policy, score: Any) -> list[Cell]:
-    first = Cell(ModelSpec("reference"), Questions(), SNAPKV, score, parse_budget("0.3"), Schedule(), 1, "", None)
+    method = EvictionMethod(SNAPKV, score, parse_budget("0.3"), "", None)
+    first = Cell(ModelSpec("reference"), Questions(), method, Schedule(), 1)
     budgets = [parse_budget(text) for text in ("0.2", "0.3", "0.6")]
-    return [replace(first, policy=policy, budget=budget) for policy in policies for budget in budgets]
+    return [first.with_method(policy=policy, budget=budget) for policy in policies for budget in budgets]
 
 
 def test_policies_with_the_same_votes_score_each_layer_once() -> None:

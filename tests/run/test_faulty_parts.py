@@ -25,6 +25,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Row
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import JobResult
@@ -119,13 +120,14 @@ def line_of(code: Any, text: str = "def __call__") -> int:
 def cells_of(*scores: Score, policy: Policy = SNAPKV) -> tuple[Cell, ...]:
     """The full cache, and a score at two budgets each."""
     model = ModelSpec("reference")
-    full = Cell(
-        model, TASK, Policy("full", accepts=()), Attention(), parse_budget("1.0"), Schedule("context"), 1, "full", None
-    )
+    method = EvictionMethod(Policy("full", accepts=()), Attention(), parse_budget("1.0"), "full", None)
+    full = Cell(model, TASK, method, Schedule("context"), 1)
     budgets = [parse_budget(text) for text in ("0.3", "0.6")]
-    changes = {"policy": policy, "policy_label": "snapkv"}
-    own = [replace(full, score=score, score_label=score.name, budget=each) for score in scores for each in budgets]
-    return full, *(replace(cell, **changes) for cell in own)  # type: ignore[arg-type]
+    evicting = full.with_method(policy=policy, policy_label="snapkv")
+    methods = [(score, budget) for score in scores for budget in budgets]
+    return full, *(
+        evicting.with_method(score=score, score_label=score.name, budget=budget) for score, budget in methods
+    )
 
 
 def made(model: LoadedModel, cells: Sequence[Cell]) -> JobResult:

@@ -103,7 +103,7 @@ def test_what_one_prompt_cannot_do_leaves_the_others(load: Callable[..., LoadedM
     """One is too long for the model, a cell of another has a budget below its protected tokens."""
     samples = prompts(60, 30, 10)
     samples[1] = replace(samples[1], context=samples[1].context * 40)
-    small = replace(CELLS[1], policy=Policy("snapkv", window=24, recent=24))
+    small = CELLS[1].with_method(policy=Policy("snapkv", window=24, recent=24))
     model = load()
     rows = together(model, samples, (CELLS[0], small))
     expected = alone(load(), [samples[0], samples[2]], (CELLS[0], small))
@@ -168,15 +168,15 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
     assert not decodes_jointly(replace(model, engine=replace(model.engine, kernels="triton")), [after_context])
     others: Iterator[Cell] = iter(
         (
-            replace(snapkv, schedule=Schedule("context"), policy=replace(snapkv.policy, positions="cache")),
+            replace(snapkv.with_method(policy=replace(snapkv.policy, positions="cache")), schedule=Schedule("context")),
             replace(snapkv, schedule=Schedule("prompt", decode_every=4)),
-            replace(snapkv, holder=Packed("int8")),
-            replace(snapkv, holder=Quest(budget=8)),
+            snapkv.with_method(holder=Packed("int8")),
+            snapkv.with_method(holder=Quest(budget=8)),
             replace(full, task=replace(TASK, temperature=0.5)),
         )
     )
     assert not any(decodes_jointly(model, [other]) for other in others)
-    assert not decodes_jointly(model, [full, replace(snapkv, policy=replace(snapkv.policy, layout="query_heads"))])
+    assert not decodes_jointly(model, [full, snapkv.with_method(policy=replace(snapkv.policy, layout="query_heads"))])
     assert not decodes_jointly(model, [full] * 5), "no room for a second prompt"
     local = tiny("gemma2", vocab_size=len(tokenizer))  # with local layers
     bridge.attach(local)

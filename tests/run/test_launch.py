@@ -11,7 +11,8 @@ from kvbench.cli.sweep import PartOfSweep
 from kvbench.config.validation import validated
 from kvbench.records import ResultsFolder
 from kvbench.run.cell import Cell
-from kvbench.run.launch.local import Launcher, LocalProcesses, PendingSweep, devices, worst
+from kvbench.run.launch.launcher import Launcher, PendingSweep
+from kvbench.run.launch.local import LocalProcesses, devices, worst
 from kvbench.run.launch.slurm import Job, Requeued, Slurm, read_jobs
 from kvbench.run.plan import plan
 from kvbench.run.shard import Shard, shards_of

@@ -27,6 +27,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
 from kvbench.run.decode_batch import batch_of
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, evict_cells
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from tests.models.conftest import tiny_llama
@@ -63,7 +64,13 @@ def evict(gpu: PretendedGpu, layers: int, methods: Sequence[tuple[Policy, Score]
     """Evict and copy to a batch, in the section `evict`: cells with these methods and all budgets."""
     engine = small_engine(layers, max_batch=24, kernels="triton")
     cells = [
-        Cell(ModelSpec("reference"), Questions(), policy, score, TokenBudget(pairs), Schedule("context"), 0, "", None)
+        Cell(
+            ModelSpec("reference"),
+            Questions(),
+            EvictionMethod(policy, score, TokenBudget(pairs), "", None),
+            Schedule("context"),
+            0,
+        )
         for policy, score in methods
         for pairs in BUDGETS
     ]

@@ -116,7 +116,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
     long: tuple[Prefilled, LiveBytes, int], policy: Policy, score: Score
 ) -> None:
     """Full cache, kept pairs (twice, with the batch) and rankings as planned; less than a layer while ranking."""
-    cell = replace(cells("1024")[1], policy=policy, score=score)
+    cell = cells("1024")[1].with_method(policy=policy, score=score)
     full, memory, _ = long
     memory.reset()
     number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)

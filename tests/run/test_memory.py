@@ -186,7 +186,7 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
     prefilled = model.engine.prefill(torch.arange(5, 55), {8})
     pair_bytes = prefilled.full_bytes // 50
     for layout, group in (("kv_heads", 1), ("query_heads", 3)):
-        laid_out = replace(cell, policy=replace(cell.policy, layout=layout))
+        laid_out = cell.with_method(policy=replace(cell.policy, layout=layout))
         cache = evict_cell.Eviction(laid_out.policy, laid_out.score, parse_budget("0.4"))(prefilled.cache)
         tile = RaggedBatch([cache], 6, 7)
         assert cell_bytes(laid_out, 50, 7, pair_bytes, 3) == stored_bytes(tile)
@@ -225,8 +225,8 @@ RANKED = (
 
 @pytest.mark.parametrize("policy", RANKED, ids=lambda policy: policy.name)
 def test_a_ranking_takes_no_more_than_planned(model: LoadedModel, policy: Policy) -> None:
-    cell = replace(cells("0.4")[1], policy=policy)
-    number, planned = rankings_of([cell, replace(cell, budget=parse_budget("0.2"))], 50, 6, 3)
+    cell = cells("0.4")[1].with_method(policy=policy)
+    number, planned = rankings_of([cell, cell.with_method(budget=parse_budget("0.2"))], 50, 6, 3)
     decision = Eviction(policy, cell.score, cell.budget).decide(model.engine.prefill(torch.arange(50), {4}).cache)
     assert number == 1 and decision.rankings is not None
     held = storage_bytes(part for ranking in decision.rankings for part in tensors_of(ranking))
@@ -244,8 +244,8 @@ def tensors_of(ranking: Any) -> list[torch.Tensor]:
 
 def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are the same; of two policies that are scored together only as many are ranked as may be held."""
-    other = replace(
-        ASKED[-1], policy=Policy("ada", window=8, heads=FlatHeads(), pool=Pool("max", 3)), policy_label="ada"
+    other = ASKED[-1].with_method(
+        policy=Policy("ada", window=8, heads=FlatHeads(), pool=Pool("max", 3)), policy_label="ada"
     )
     sweep, policy_groups = [*ASKED, other], []
     expected = outcomes(run(model, sweep))

@@ -40,8 +40,8 @@ EXHAUSTED = {
 }
 BROKEN = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 SNAPKV = cells("0.3")
-ALL_ROWS = replace(
-    SNAPKV[1], policy=Policy("h2o_obcache", window="all", recent=4, reduce="observed_attention"), policy_label="h2o"
+ALL_ROWS = SNAPKV[1].with_method(
+    policy=Policy("h2o_obcache", window="all", recent=4, reduce="observed_attention"), policy_label="h2o"
 )
 
 

@@ -13,6 +13,7 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import HASHED, ModelSpec, content_hash
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillGroup, plan
 from kvbench.tasks.ruler.niah import Niah
 from tests.questions import Questions
@@ -27,9 +28,8 @@ def base_cell(tmp_path: Path) -> Cell:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text(name)
     model = ModelSpec("hf", str(tmp_path))
-    return Cell(
-        model, TASK, Policy("h2o_obcache"), Attention(), parse_budget("0.1"), Schedule(), 42, "h2o_obcache", "attn"
-    )
+    method = EvictionMethod(Policy("h2o_obcache"), Attention(), parse_budget("0.1"), "h2o_obcache", "attn")
+    return Cell(model, TASK, method, Schedule(), 42)
 
 
 def test_samples_labels_and_places_are_not_in_its_name(base_cell: Cell, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_samples_labels_and_places_are_not_in_its_name(base_cell: Cell, tmp_path
         (moved / name).write_text(name)
     for other in (
         replace(base_cell, task=replace(TASK, samples=9)),
-        replace(base_cell, policy_label="mine"),
+        base_cell.with_method(policy_label="mine"),
         replace(base_cell, model=replace(base_cell.model, path=str(moved))),
     ):
         assert other.id == base_cell.id
@@ -71,9 +71,9 @@ def test_a_description_says_whether_there_is_a_chat_template(base_cell: Cell, tm
 def test_cells_that_read_the_same_prompts_are_one_group(base_cell: Cell) -> None:
     cells = [
         base_cell,
-        replace(base_cell, budget=parse_budget("0.5")),
+        base_cell.with_method(budget=parse_budget("0.5")),
         replace(base_cell, task=replace(TASK, context_length=1024)),
-        replace(base_cell, policy=Policy("snapkv", window=32)),
+        base_cell.with_method(policy=Policy("snapkv", window=32)),
         replace(base_cell, schedule=Schedule("context")),
         base_cell,
         *(replace(base_cell, schedule=Schedule(prefill_block=16), seed=seed) for seed in (1, 2)),
@@ -84,7 +84,7 @@ def test_cells_that_read_the_same_prompts_are_one_group(base_cell: Cell) -> None
 
 
 def test_what_is_done_is_left_out(base_cell: Cell) -> None:
-    other = replace(base_cell, budget=parse_budget("0.5"))
+    other = base_cell.with_method(budget=parse_budget("0.5"))
     done = {(base_cell.id, 0), (other.id, 0), (base_cell.id, 2)}
     (group,) = plan([base_cell, other], done).groups
     assert missing_of(group) == [{1: [base_cell.id, other.id]}, {2: [other.id]}, {3: [base_cell.id, other.id]}]
@@ -99,7 +99,7 @@ def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(base_cell:
     """Samples 0, 3 and 6 ask about one context, 1 and 4, 2 and 5 about others."""
     task = Questions(contexts=3, samples=7)
     context = replace(base_cell, task=task, schedule=Schedule("context"))
-    other = replace(context, budget=parse_budget("0.5"), task=replace(task, samples=5))
+    other = replace(context.with_method(budget=parse_budget("0.5")), task=replace(task, samples=5))
     planned = plan([context, other], {(context.id, 0), (other.id, 3), (context.id, 4)})
     (group,) = planned.groups
     assert missing_of(group) == [
@@ -127,7 +127,9 @@ def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(base_cell:
 def test_a_whole_prompt_is_kept_where_an_answer_is_evicted_from(
     base_cell: Cell, schedule: Schedule, budget: TokenBudget | FractionBudget, message: str | None
 ) -> None:
-    cell = replace(base_cell, policy=replace(base_cell.policy, sink="prompt"), schedule=schedule, budget=budget)
+    cell = replace(
+        base_cell.with_method(policy=replace(base_cell.policy, sink="prompt"), budget=budget), schedule=schedule
+    )
     with (
         nullcontext() if message is None else pytest.raises(ValueError, match=f"keeps the whole prompt, but {message}")
     ):

@@ -24,6 +24,7 @@ from kvbench.models.rope import LengthRope
 from kvbench.records import Row
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import eviction_of
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import prefill, run_prefill_job
 from kvbench.support.errors import UserError
@@ -42,8 +43,10 @@ def cells(*budgets: str, evict_after: str = "context", task: Questions = TASK) -
     """The full cache, and SnapKV at some budgets."""
     schedule = Schedule(evict_after)  # type: ignore[arg-type]
     model = ModelSpec("reference")
-    full = Cell(model, task, FULL, Attention(), parse_budget("1.0"), schedule, 1, "full", None)
-    return full, *(replace(full, policy=SNAPKV, budget=parse_budget(text), policy_label="snapkv") for text in budgets)
+    full = Cell(model, task, EvictionMethod(FULL, Attention(), parse_budget("1.0"), "full", None), schedule, 1)
+    return full, *(
+        full.with_method(policy=SNAPKV, budget=parse_budget(text), policy_label="snapkv") for text in budgets
+    )
 
 
 def samples_of(*indices: int, task: Questions = TASK) -> list[Sample]:
@@ -156,7 +159,7 @@ def test_a_row_counts_the_context_that_was_cut(load: Callable[..., LoadedModel])
 def test_a_row_counts_what_is_kept_besides_a_budget_of_the_context(load: Callable[..., LoadedModel]) -> None:
     """The budget is what was asked for; the kept tokens and their part of the context include the first ones."""
     model, cell = load(), cells("0.25")[1]
-    cell = replace(cell, policy=replace(cell.policy, sink=5, budget_span="context"))
+    cell = cell.with_method(policy=replace(cell.policy, sink=5, budget_span="context"))
     (row,) = rows_of(model, {1: (cell,)}, samples_of(1))
     context = len(model.tokenizer(samples_of(1)[0].context).input_ids)
     kept = 5 + int(0.25 * (context - 5) + 0.5)
@@ -167,8 +170,8 @@ def test_a_row_counts_what_is_kept_besides_a_budget_of_the_context(load: Callabl
 def test_all_queries_are_recorded_for_the_weight_of_a_layer_that_reads_them(load: Callable[..., LoadedModel]) -> None:
     cell = cells("0.25")[1]
     layers = PreferenceLayers(queries="all")
-    all_queries = replace(cell, policy=replace(cell.policy, layers=layers))
-    of_window = replace(cell, policy=replace(cell.policy, layers=replace(layers, queries="window")))
+    all_queries = cell.with_method(policy=replace(cell.policy, layers=layers))
+    of_window = cell.with_method(policy=replace(cell.policy, layers=replace(layers, queries="window")))
     first, second = rows_of(load(), {1: (all_queries, of_window)}, samples_of(1))
     assert first.error is None and second.error is None
     assert first.kept_tokens == second.kept_tokens and first.kept_sha256 != second.kept_sha256
@@ -249,8 +252,8 @@ def test_a_window_behind_a_template_can_end_with_the_users_text(
     model = load()
     model.tokenizer.chat_template = TURNS
     (sample,) = samples_of(1)
-    plain = replace(cells("40", evict_after="prompt")[1], policy=policy)
-    skipping = replace(plain, policy=replace(policy, window_skips="template"))
+    plain = cells("40", evict_after="prompt")[1].with_method(policy=policy)
+    skipping = plain.with_method(policy=replace(policy, window_skips="template"))
     prompt = build(model.tokenizer, sample, TASK, 512)
     stop = len(prompt.prefill) - prompt.suffix_tokens
     assert 0 < prompt.suffix_tokens < prompt.question_tokens
@@ -262,7 +265,7 @@ def test_a_window_behind_a_template_can_end_with_the_users_text(
         question_tokens=prompt.question_tokens - prompt.suffix_tokens,
         suffix_tokens=0,
     )
-    shorter = replace(plain, budget=parse_budget(str(40 - prompt.suffix_tokens)))
+    shorter = plain.with_method(budget=parse_budget(str(40 - prompt.suffix_tokens)))
     cache = prefill(model, {1: alone}, (shorter,)).prefilled.cache
     for kept, expected in zip(decision.kept, eviction_of(shorter, alone).decide(cache).kept, strict=True):
         assert kept[:, stop:].all() and torch.equal(kept[:, :stop], expected)
@@ -275,7 +278,7 @@ def test_a_window_behind_a_template_can_end_with_the_users_text(
 
 def test_a_window_skips_nothing_of_a_raw_prompt(load: Callable[..., LoadedModel]) -> None:
     model, plain = load(), cells("0.4", evict_after="prompt")[1]
-    skipping = replace(plain, policy=replace(plain.policy, window_skips="template"))
+    skipping = plain.with_method(policy=replace(plain.policy, window_skips="template"))
     skipped, not_skipped = rows_of(model, {1: (skipping, plain)}, samples_of(1))
     assert skipped.cell != not_skipped.cell and skipped.kept_sha256 == not_skipped.kept_sha256
 
@@ -284,7 +287,7 @@ def test_a_window_skips_nothing_of_a_raw_prompt(load: Callable[..., LoadedModel]
 def test_a_window_that_skips_is_refused_block_by_block(skips: Any) -> None:
     plain = replace(cells("0.4")[1], schedule=Schedule("prompt", 16))
     with pytest.raises(UserError, match=rf"policy\.window_skips={skips} .* schedule\.prefill_block=16 evicts by"):
-        replace(plain, policy=replace(plain.policy, window_skips=skips)).check()
+        plain.with_method(policy=replace(plain.policy, window_skips=skips)).check()
 
 
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])

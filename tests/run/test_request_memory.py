@@ -63,7 +63,7 @@ def test_what_eviction_saves_and_what_it_does_not() -> None:
     full, snapkv = (request_memory(after[name], lengths) for name in ("full", "snapkv"))
     assert full.decode == (32768 + 128) * pair and snapkv.decode == (3277 + 128) * pair
     assert snapkv.prefill >= full.prefill > 32768 * pair
-    quantised = request_memory(replace(after["snapkv"], holder=Packed("int8")), lengths)
+    quantised = request_memory(after["snapkv"].with_method(holder=Packed("int8")), lengths)
     assert 0.5 * 3277 * pair < quantised.decode - 128 * pair < 0.6 * 3277 * pair
     (cell,) = group_of(f"{words} policy=snapkv budget=1024 schedule.prefill_block=1024").cells
     blocks = request_memory(cell, lengths)

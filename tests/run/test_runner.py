@@ -21,6 +21,7 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, read_kept, read_rows
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import plan
 from kvbench.run.progress import RunStats
@@ -48,16 +49,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 @pytest.fixture(scope="module")
 def cells(model: ModelSpec) -> tuple[Cell, ...]:
     """Twenty-two cells, more than a tile holds: everything kept, three policies, two layouts, both schedules."""
-    full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), SCHEDULES[0], 1, "full", None)
+    method = EvictionMethod(Policy("full"), Recency(), parse_budget("1.0"), "full", None)
+    full = Cell(model, TASK, method, SCHEDULES[0], 1)
     policies = (Policy("h2o_obcache", window=8, recent=4), Policy("snapkv", window=6, recent=6, pool=Pool("max", 5)))
-    grid = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=TokenBudget(15))]
+    grid = [full, full.with_method(policy=Policy("streaming_llm", sink=4), budget=TokenBudget(15))]
     for policy in (*policies, replace(policies[0], layout="query_heads")):
         for score in (Attention(), OBCacheJoint()):
             grid += [
-                replace(full, policy=policy, score=score, budget=parse_budget(text), score_label=score.name)
+                full.with_method(policy=policy, score=score, budget=parse_budget(text), score_label=score.name)
                 for text in (("0.2", "0.3", "25") if policy.layout == "kv_heads" else ("0.2",))
             ]
-    grid = [replace(cell, policy_label=cell.policy.name) for cell in grid]
+    grid = [cell.with_method(policy_label=cell.policy.name) for cell in grid]
     return tuple(replace(cell, schedule=schedule) for schedule in SCHEDULES for cell in grid)
 
 
@@ -143,10 +145,10 @@ def test_a_budget_table_of_another_model_stops_before_the_first_row(cells: tuple
         np.save(path, np.full(shape, 0.5))
         policy = replace(cells[1].policy, layers=TableLayers(path=path))
         if shape == (99, 3, 2):
-            go(tmp_path / "own", [replace(cells[1], policy=policy)])
+            go(tmp_path / "own", [cells[1].with_method(policy=policy)])
             assert len(read_rows(tmp_path / "own")) == 5
             continue
         expected = "the table has . layers and . KV heads, but this model evicts from 3 layers with 2 KV heads"
         with pytest.raises(UserError, match=expected):
-            go(tmp_path / "other", [replace(cells[1], policy=policy)])
+            go(tmp_path / "other", [cells[1].with_method(policy=policy)])
         assert not (tmp_path / "other").exists()

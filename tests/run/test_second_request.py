@@ -13,6 +13,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Row
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, TokenCounter
@@ -43,9 +44,10 @@ def model(load: Callable[..., LoadedModel]) -> LoadedModel:
 def cells(task: Questions, evict_after: str = "context") -> tuple[Cell, ...]:
     schedule = Schedule(evict_after)  # type: ignore[arg-type]
     model = ModelSpec("reference")
-    full = Cell(model, task, Policy("full", accepts=()), Attention(), parse_budget("1.0"), schedule, 1, "full", None)
+    method = EvictionMethod(Policy("full", accepts=()), Attention(), parse_budget("1.0"), "full", None)
+    full = Cell(model, task, method, schedule, 1)
     snapkv = Policy("snapkv", window=8, recent=8)
-    return full, replace(full, policy=snapkv, budget=parse_budget("0.4"), policy_label="snapkv")
+    return full, full.with_method(policy=snapkv, budget=parse_budget("0.4"), policy_label="snapkv")
 
 
 def evicting(task: Questions, evict_after: str) -> tuple[Cell, ...]:

@@ -77,7 +77,7 @@ def model(load: Callable[..., LoadedModel]) -> LoadedModel:
 
 def test_rows_are_those_of_recorded_queries(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cells("0.4")[1]
-    wanted = tuple(replace(first, policy=policy, score=score) for policy, score in SUMMED)
+    wanted = tuple(first.with_method(policy=policy, score=score) for policy, score in SUMMED)
     job = PrefillJob({0: wanted, 2: wanted})
     summed = run_prefill_job(model, job, samples_of(0, 2), "here").rows
     monkeypatch.setattr(memory, "sums_rows", lambda policy, score: False)
@@ -87,14 +87,14 @@ def test_rows_are_those_of_recorded_queries(model: LoadedModel, monkeypatch: pyt
 
 def test_what_needs_the_queries_has_them_recorded() -> None:
     """A score bounded by later values, a mean over the rows that see a pair, layers that read rows, later evictions."""
-    cell = replace(cells("0.4")[1], policy=H2O, score=Attention())
+    cell = cells("0.4")[1].with_method(policy=H2O, score=Attention())
     assert observed_rows(cell, 0, 50) == (set(), (Attention(), "sum", 0))
-    whole = replace(cell, budget=cells("1.0")[1].budget)
+    whole = cell.with_method(budget=cells("1.0")[1].budget)
     assert observed_rows(whole, 0, 50) == (set(), None)
     for other in (
-        replace(cell, score=ExactZeroed()),
-        replace(cell, policy=replace(H2O, reduce="observed_attention")),
-        replace(cell, policy=replace(H2O, layers=PreferenceLayers(tau1=1.6, tau2=0.4))),
+        cell.with_method(score=ExactZeroed()),
+        cell.with_method(policy=replace(H2O, reduce="observed_attention")),
+        cell.with_method(policy=replace(H2O, layers=PreferenceLayers(tau1=1.6, tau2=0.4))),
         replace(cell, schedule=replace(cell.schedule, decode_every=1)),
     ):
         assert observed_rows(other, 0, 50) == ({50}, None)

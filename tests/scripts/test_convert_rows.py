@@ -83,10 +83,14 @@ def rows_before(of_cells: list[Cell], make_row: Any) -> tuple[list[Row], dict[st
     described = {digest(canonical(earlier(cell))): earlier(cell) for cell in of_cells}
     rows = []
     for cell, (name, description) in zip(of_cells, described.items(), strict=True):
-        label = cell.policy_label.replace(" layers.queries=window layers.splits=candidates", "")
+        label = cell.eviction.policy_label.replace(" layers.queries=window layers.splits=candidates", "")
         words = {"task": description["task"]["name"], "task_version": description["task"]["version"]}
-        words |= {"policy": label, "score": cell.score_label, "budget": str(cell.budget), "seed": cell.seed}
-        words |= {"context_length": description["task"]["context_length"], "protocol": cell.protocol, "variant": None}
+        words |= {"policy": label, "score": cell.eviction.score_label, "budget": str(cell.budget), "seed": cell.seed}
+        words |= {
+            "context_length": description["task"]["context_length"],
+            "protocol": cell.eviction.protocol,
+            "variant": None,
+        }
         rows += [make_row(name, sample, **words, value=0.5, prediction="caf\u00e9") for sample in range(2)]
     return rows, described
 
@@ -94,7 +98,7 @@ def rows_before(of_cells: list[Cell], make_row: Any) -> tuple[list[Row], dict[st
 def converted(rows: list[Row], of_cells: list[Cell]) -> list[Row]:
     """The rows as schema 1 has them, by the plan of today."""
     return [
-        replace(row, cell=cell.id, policy=cell.policy_label)
+        replace(row, cell=cell.id, policy=cell.eviction.policy_label)
         for cell, pair in zip(of_cells, zip(rows[::2], rows[1::2], strict=True), strict=True)
         for row in pair
     ]
@@ -195,4 +199,4 @@ def test_published_cells_have_the_names_of_the_plan(part: str, monkeypatch: pyte
     ]
     assert planned
     for cell in planned:
-        assert names.get(digest(canonical(earlier(cell)))) == cell.id, cell.policy_label
+        assert names.get(digest(canonical(earlier(cell)))) == cell.id, cell.eviction.policy_label

@@ -57,7 +57,7 @@ def test_both_sides_of_a_disagreement_can_be_run(row: list[str], tmp_path: Path)
         sides.append(cell_of(words))
         if text.startswith("**"):
             named = [word for word in words if word.split("=")[0] in ("policy", "score", "results.dir")]
-            assert cell_of(named).policy_label == sides[-1].policy_label
+            assert cell_of(named).eviction.policy_label == sides[-1].eviction.policy_label
             assert cell_of(named).id == sides[-1].id
     assert sides[0].id != sides[1].id
     assert sum(text.startswith("**") for text in row[3:]) <= 1

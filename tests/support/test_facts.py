@@ -70,7 +70,7 @@ def test_a_pair_of_settings_is_refused_for_a_fact_and_for_nothing_else(word: str
             )
             assert is_of_one_part and ", but " in str(error)
             continue
-        if broken(tuple(cell.claims())):
+        if broken(tuple(cell.eviction.claims(cell.task, cell.schedule))):
             with pytest.raises(UserError, match=r".+, but .+: use .+"):
                 cell.check()
         else:

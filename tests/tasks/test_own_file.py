@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kvbench.models.prompts.build import build
-from kvbench.run.cell import describe_task
 from kvbench.support.errors import Several
 from kvbench.tasks.own_file import METRICS, OwnFile
 from kvbench.tasks.task import Sample
@@ -97,10 +96,10 @@ def test_equal_contexts_share_a_prefill(tmp_path: Path) -> None:
 
 
 def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
-    before = describe_task(task_of(tmp_path, PLAIN))
+    before = task_of(tmp_path, PLAIN).described()
     (tmp_path / "elsewhere").mkdir()
-    assert describe_task(task_of(tmp_path / "elsewhere", PLAIN)) == before
-    edited = describe_task(task_of(tmp_path, PLAIN | {"question": "Whom?"}))
+    assert task_of(tmp_path / "elsewhere", PLAIN).described() == before
+    edited = task_of(tmp_path, PLAIN | {"question": "Whom?"}).described()
     assert {name for name in edited if edited[name] != before[name]} == {"data_sha256"}
 
 
@@ -139,7 +138,7 @@ def test_all_bad_lines_are_named_before_anything_is_planned(tmp_path: Path) -> N
     """Of the samples that were asked for; the first five, one a line."""
     bad = ["{", {"context": " ", "answers": ["B"]}, *[{"context": "A"}] * 5]
     task = task_of(tmp_path, PLAIN, *bad)
-    for read in (lambda: describe_task(task), lambda: samples_of(task)):
+    for read in (lambda: task.described(), lambda: samples_of(task)):
         with pytest.raises(Several, match=r"mine\.jsonl: 7 lines cannot be read; a line is {") as refused:
             read()
         _, *named = refused.value.lines
@@ -152,7 +151,7 @@ def test_all_bad_lines_are_named_before_anything_is_planned(tmp_path: Path) -> N
             "and 2 more",
         ]
         assert named[1] == "line 5: its context is empty"
-    assert describe_task(task_of(tmp_path, PLAIN, *bad, samples=1))["name"] == "jsonl/mine"
+    assert task_of(tmp_path, PLAIN, *bad, samples=1).described()["name"] == "jsonl/mine"
 
 
 def test_an_unknown_key_may_go_into_metadata(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def _decode_in_production(
             if start is not None:
                 steps += [(time.perf_counter() - start) / len(block)] * len(block)
             start = time.perf_counter()
-    elif cell.policy_label == FULL:
+    elif cell.eviction.policy_label == FULL:
         ends, ids = StepClock(engine.device), torch.tensor(prompt.prefill, device=engine.device)
         repetition.in_production = own_steps(engine.model, ids, _task(cell).batch, new_tokens, ends.mark) or []
         steps = ends.seconds() if repetition.in_production else []

@@ -19,7 +19,6 @@ from kvbench.run.cell import Cell
 from kvbench.run.local import check_group
 from kvbench.run.plan import Plan
 from kvbench.run.prefill_job import prompt_of
-from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import InvalidSample
 
@@ -60,7 +59,7 @@ def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[tuple[Prompt, Cell, i
     """
     for group in plan.groups:
         first = {min(job.missing) for job in group.jobs}
-        for sample in samples_of(model.tokenizer, group):
+        for sample in group.samples(model.tokenizer):
             if isinstance(sample, InvalidSample):
                 raise UserError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
             if sample.id in first:

@@ -54,10 +54,10 @@ class OracleRecall(Probe):
 
     def judged(self, cell: Cell) -> Cell:
         policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, window_skips=0, budget_span="prompt")
-        return super().judged(replace(cell, policy=policy))
+        return super().judged(cell.with_method(policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
-        cells = tuple(replace(cell, policy=replace(cell.policy, window=window)) for window in self.windows)
+        cells = tuple(cell.with_method(policy=replace(cell.policy, window=window)) for window in self.windows)
         for windowed in cells:
             check_host(windowed.policy, windowed.score)
         return cells

@@ -70,7 +70,7 @@ class Probe(Protocol):
         cell = replace(
             cell, schedule=replace(cell.schedule, decode_every=None, answer_budget=None)
         )  # those come after the first step
-        return cell if self.reads_budget else replace(cell, budget=EVERYTHING)
+        return cell if self.reads_budget else cell.with_method(budget=EVERYTHING)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
         """Cells whose inputs must be recorded. Raises UserError for a score that cannot have them."""

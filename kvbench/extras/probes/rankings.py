@@ -1,7 +1,7 @@
 """Scores of a cell, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -67,7 +67,7 @@ class RankCorrelation(Probe):
         return super().judged(cell)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:
-        return (cell,) if self.against is None else (cell, replace(cell, score=self.against))
+        return (cell,) if self.against is None else (cell, cell.with_method(score=self.against))
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         others = [] if self.against is None else scene.rank(self.read_for(cell)[1])

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -20,14 +20,14 @@ from kvbench.extras.probes.numbers import probed_already, write_probed
 from kvbench.extras.probes.probe import Probe
 from kvbench.extras.probes.scene import Scene
 from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.models.loading.spec import check_model_unchanged, describe_model
 from kvbench.papers.cells import unless_named
 from kvbench.records import ResultsFolder, environment
-from kvbench.run.cell import Cell, canonical, check_model_unchanged, describe, describe_model, digest
+from kvbench.run.cell import Cell, canonical, digest
 from kvbench.run.local import check_group
 from kvbench.run.plan import Plan, PrefillGroup, jobs_with_samples, plan
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
-from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ALL_READ, SIZED_BUDGET, UNCHANGED, Claim, check
 from kvbench.support.plugins import foreign
@@ -68,7 +68,7 @@ class Probing:
         return digest(canonical(self.description(cell)))
 
     def description(self, cell: Cell) -> dict[str, Any]:
-        settings = describe(self.probe)
+        settings = {"name": self.probe.name} | asdict(self.probe)  # type: ignore[call-overload]
         if code := foreign(self.probe):
             settings["plugins"] = code
         return {**cell.description, "probe": json.loads(json.dumps(settings))}
@@ -90,7 +90,7 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
         cell.check()
         if cell.task.temperature:
             raise UserError(f"task.temperature={cell.task.temperature}: a probe draws no answers; leave it out")
-        check((JUDGED, *((SIZED,) if probe.reads_budget else ()), *cell.claims()))
+        check((JUDGED, *((SIZED,) if probe.reads_budget else ()), *cell.eviction.claims(cell.task, cell.schedule)))
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:
@@ -178,7 +178,7 @@ def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Recorded]]:
     """Yield the records of each prefill job; a context that samples share is prefilled again for each of them."""
-    for job, samples in jobs_with_samples(samples_of(model.tokenizer, group), group):
+    for job, samples in jobs_with_samples(group.samples(model.tokenizer), group):
         recorded = []
         for sample in samples:
             for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
@@ -202,7 +202,7 @@ def _measured(
     try:
         prompt = prompt_of(model, sample, cells[0])
         columns["prompt_tokens"] = prompt.tokens
-        last_query = replace(cells[0], policy=replace(cells[0].policy, window=1, phases=None), score=Attention())
+        last_query = cells[0].with_method(policy=replace(cells[0].policy, window=1, phases=None), score=Attention())
         recorded = (last_query, *(variant for cell in cells for variant in probe.read_for(cell)))
         scene = Scene(model, prompt, prefill(model, {sample.id: prompt}, recorded))
     except ValueError as error:
@@ -225,8 +225,8 @@ def _columns(probing: Probing, cell: Cell, sample: Sample | InvalidSample) -> di
         "model": cell.model.label,
         "task": cell.task.name,
         "context_length": cell.task.context_length,
-        "policy": cell.policy_label,
-        "score": cell.score_label,
+        "policy": cell.eviction.policy_label,
+        "score": cell.eviction.score_label,
         "budget": str(cell.budget) if probing.probe.reads_budget and "budget" in cell.policy.accepts else None,
         "schedule": str(cell.schedule),
         "seed": cell.seed,

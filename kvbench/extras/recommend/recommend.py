@@ -137,10 +137,10 @@ def recommend(
     running = _running(candidates)
     if not running:
         smallest = min(candidates, key=lambda candidate: candidate.memory.peak(need.requests))
-        peak = size([smallest.memory.peak(need.requests)])
+        peak, method = size([smallest.memory.peak(need.requests)]), smallest.cell.eviction
         raise UserError(
             f"memory={size([need.memory or 0])} is too small: weights take {size([smallest.memory.weights])}, and the "
-            f"least peak is {peak} ({smallest.cell.policy_label} at budget={smallest.cell.budget}): give more, a "
+            f"least peak is {peak} ({method.policy_label} at budget={method.budget}): give more, a "
             f"smaller budget, shorter prompts or schedule.prefill_block={BLOCK}"
         )
     fit = f"{len(running)} of {count_noun(len(candidates), 'method')} fit"
@@ -328,8 +328,11 @@ def _recommendation(
     fits = need.memory is None or memory.peak(need.requests) <= need.memory
     measured = partial(_measured, need=need)
     cells = {candidate.cell.id: candidate.cell for candidate in candidates}
+    methods = {name: cell.eviction for name, cell in cells.items()}
     experiments = Experiments((), lambda cell: cells[cell].description)
-    words = experiments.told_apart({name: (c.policy_label, c.score_label, str(c.budget)) for name, c in cells.items()})
+    words = experiments.told_apart(
+        {name: (m.policy_label, m.score_label, str(m.budget)) for name, m in methods.items()}
+    )
     task = reference.task
     return Recommendation(
         model=reference.model.label,
@@ -380,8 +383,8 @@ def _measured(
     valued = [row for row in rows if row.value is not None]
     low, high = confidence(losses) if len(losses) else (None, None)
     return Measured(
-        policy=cell.policy_label,
-        score=cell.score_label,
+        policy=cell.eviction.policy_label,
+        score=cell.eviction.score_label,
         budget=str(cell.budget),
         schedule=str(cell.schedule),
         cell=cell.id,

@@ -38,12 +38,10 @@ def main(flags: argparse.Namespace) -> int:
     """Record the answers and print the table. Raises UserError where none belongs to a prompt of the settings."""
     from kvbench.cli.sweep import print_sweep
     from kvbench.extras.servers.adopted import Adopted, read
-    from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.run import Servers, prompt_for, read_tokenizer
     from kvbench.models.prompts.prompt import Prompt
     from kvbench.run.job_queue import JobQueue, RunContext
     from kvbench.run.runner import run
-    from kvbench.run.samples import samples_of
     from kvbench.tasks.task import Sample, Task
     from kvbench.work.planned import plan_sweep
     from kvbench.work.sweep import recorded_rows
@@ -71,8 +69,7 @@ def main(flags: argparse.Namespace) -> int:
     def prompts() -> "Iterator[tuple[Task, Prompt, Sample]]":
         for group in sweep.plan.groups:
             tokenizer, (cell,) = read_tokenizer(group.model), group.cells
-            assert isinstance(cell, ServedCell)
-            for sample in samples_of(tokenizer, group):
+            for sample in group.samples(tokenizer):
                 if isinstance(sample, Sample):
                     yield group.task, prompt_for(tokenizer, cell, sample), sample
 

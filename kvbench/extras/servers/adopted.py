@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from kvbench.extras.servers.completions import Answer
-from kvbench.extras.servers.endpoint import ServedCell
 from kvbench.extras.servers.kvpress_folder import KvpressFolder
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.cell import Cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.whole_file import sha256_of
 from kvbench.tasks import jsonl
@@ -71,7 +71,7 @@ class Adopted:
         description = {"name": f"answers of {self.name}", "api": f"a file of {self.format}", "sha256": self.sha256}
         return description | {"config": dict(self.config)}
 
-    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+    def answer(self, prompt: Prompt, sample: Sample, cell: Cell) -> tuple[Prompt, Answer]:
         """Return the answer to a prompt. Raises UserError where there is none, or more than one."""
         answers = self.of(prompt, sample)
         if not answers:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from kvbench.extras.servers.answer_stream import Times
 from kvbench.extras.servers.client import Client, Refused
 from kvbench.extras.servers.endpoint import Endpoint
-from kvbench.extras.servers.served_model import ServedModel
 from kvbench.extras.servers.tokenizer import Tokenizer
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Ending, Sample, TaskSettings
@@ -53,7 +53,7 @@ class Server:
 
     client: Client
     endpoint: Endpoint
-    model: ServedModel
+    model: ModelSpec
     tokenizer: Tokenizer
     way: Way = "ids"
 

@@ -1,4 +1,4 @@
-"""Settings of an OpenAI-compatible server, and the cell that it answers: what it keeps is known by its labels only.
+"""An OpenAI-compatible server: its settings, and the method of cells that it answers, known by its labels only.
 
 model=endpoint model.path=Qwen/Qwen3-0.6B          the tokenizer and chat template, read here
 endpoint.url=http://127.0.0.1:8000/v1              where the server answers
@@ -7,21 +7,19 @@ endpoint.method=snapkv endpoint.budget=1024        how it was started: the colum
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from kvbench.eviction.schedule import Schedule
 from kvbench.extras.servers.asked_code import asked_code
-from kvbench.extras.servers.served_model import ServedModel
-from kvbench.models.loading.spec import has_chat_template
-from kvbench.run.cell import Cell, Description, canonical, describe_task
+from kvbench.run.cell import Cell
 from kvbench.run.code import Code
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ASKED, Claim, check
+from kvbench.tasks.task import Task
 
 Api = Literal["auto", "ids", "text", "chat"]
 """What is sent: token ids or a text to `/completions`, or turns to `/chat/completions`; auto: the first that works."""
@@ -32,7 +30,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How a server is asked, and the labels of its rows.
+    """How a server is asked, and the labels of its rows: the `kvbench.run.cell.Method` of its cells.
 
     Raises UserError for values outside the allowed set.
     """
@@ -98,99 +96,49 @@ class Endpoint:
             raise UserError(f"endpoint.key={self.key}: the environment has no such variable: export it, then run again")
         return value
 
-    def cell(self, model: ServedModel, task: Any, seed: int) -> "ServedCell":
-        """Return the cell of a task, by its labels."""
-        return ServedCell(
-            model=model,
-            task=task,
-            policy=ServedMethod(self.method),
-            score=None,
-            budget="1.0" if self.budget is None else self.budget,
-            schedule=Schedule(),
-            seed=seed,
-            policy_label=self.method,
-            protocol=None,
-            score_label=None,
-            endpoint=self,
-        )
-
     @property
-    def identity(self) -> Description:
+    def identity(self) -> dict[str, Any]:
         """Settings that answers depend on: not where the server is if it has a name, nor how often it is asked."""
         description = {"server": self.server or self.url.rstrip("/"), "model": self.model, "api": self.api}
         return description | {"flags": self.flags, "body": dict(self.body)}
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        unknown = dict.fromkeys(("score", "variant", "protocol", "layout"))
+        return {"policy": self.method, "budget": "1.0" if self.budget is None else self.budget, **unknown}
+
+    def described(self, task: Task, schedule: Schedule) -> dict[str, Any]:
+        return {"endpoint": self.identity, "policy": {"name": self.method}, "budget": self.columns["budget"]}
+
+    def prefill_part(self, task: Task, schedule: Schedule, seed: int) -> dict[str, Any]:
+        """Return what no other cell has: a prompt is asked for each cell alone."""
+        return {"endpoint": {**asdict(self), "key": None}, "seed": seed}
+
+    def code(self, task: Task) -> Code:
+        return asked_code(task)
+
+    def job_number(self, task: Task, schedule: Schedule, sample: int) -> int:
+        """Return the same for the samples that are asked at a time."""
+        return sample // self.concurrency
+
+    def check(self, task: Task, schedule: Schedule) -> None:
+        """Raise UserError for tasks and settings that cannot be asked of a server."""
+        asks = Claim("model=endpoint", "a model that runs here", {ASKED: "asks a server"})
+        check((asks, *task.claims()))
+        least = task.min_new_tokens
+        if least and self.body.get("min_tokens") != least:
+            raise UserError(
+                f"model=endpoint: task {task.name} needs answers of {least} tokens or more, which is not part of "
+                f"the API: use task.min_new_tokens=0, or endpoint.body={{min_tokens:{least}}} for a server that has "
+                "this field"
+            )
 
 
 def _written(budget: str | None) -> str:
     return "null" if budget is None else budget
 
 
-@dataclass(frozen=True)
-class ServedMethod:
-    """Stand-in for a policy: the name of a method whose settings the server alone knows."""
-
-    name: str
-    variant: None = None
-    layout: None = None
-    accepts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ServedCell(Cell):
-    """One task answered by one server as it was started."""
-
-    model: ServedModel
-    policy: ServedMethod  # pyright: ignore[reportIncompatibleVariableOverride]
-    score: None  # pyright: ignore[reportIncompatibleVariableOverride]
-    budget: str  # pyright: ignore[reportIncompatibleVariableOverride]
-    endpoint: Endpoint = field(kw_only=True)
-
-    @cached_property
-    def description(self) -> Description:
-        """Everything that the cell's numbers depend on, as far as it is known, as JSON."""
-        spec = self.model
-        template = {"chat": spec.chat, "system": spec.system, "chat_template": has_chat_template(spec.folder())}
-        return {
-            "model": {"tokenizer_sha256": spec.sha256(), "max_length": spec.max_length, **template},
-            "endpoint": self.endpoint.identity,
-            "task": describe_task(self.task),
-            "policy": {"name": self.policy.name},
-            "budget": self.budget,
-            "seed": self.seed,
-        }
-
-    @cached_property
-    def code(self) -> Code:
-        return asked_code(self.task)
-
-    @cached_property
-    def prefill_key(self) -> str:
-        """Return a key of its own: no two cells share a prompt, because their servers or requests differ."""
-        return canonical(self.description | {"endpoint": {**asdict(self.endpoint), "key": None}})
-
-    @property
-    def has_full_cache(self) -> bool:
-        return False
-
-    @property
-    def store(self) -> str:
-        return "flat"
-
-    def job_number(self, sample: int) -> int:
-        """Return the number of the job of a sample. The samples that are asked at a time make one job."""
-        return sample // self.endpoint.concurrency
-
-    def check(self) -> None:
-        """Raise UserError for tasks and settings that cannot be asked of a server."""
-        check(self.claims())
-        least = self.task.min_new_tokens
-        if least and self.endpoint.body.get("min_tokens") != least:
-            raise UserError(
-                f"model=endpoint: task {self.task.name} needs answers of {least} tokens or more, which is not part of "
-                f"the API: use task.min_new_tokens=0, or endpoint.body={{min_tokens:{least}}} for a server that has "
-                "this field"
-            )
-
-    def claims(self) -> Iterator[Claim]:
-        yield Claim("model=endpoint", "a model that runs here", {ASKED: "asks a server"})
-        yield from self.task.claims()
+def endpoint_of(cell: Cell) -> Endpoint:
+    """Return the server that answers a cell."""
+    assert isinstance(cell.method, Endpoint), "the model of the cell is model=endpoint"
+    return cell.method

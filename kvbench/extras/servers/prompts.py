@@ -33,18 +33,17 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.cells import CellBuilder
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
-    from kvbench.extras.servers.endpoint import ServedCell
     from kvbench.extras.servers.whole_prompts import prompts_of
     from kvbench.report.report_file import text_to
+    from kvbench.run.cell import Cell
     from kvbench.work.planned import check_data
 
     if named := [override.text for override in parse(flags.words) if override.key == "model"]:
         fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"
         raise UserError(f"{named[0]}: kvbench prompts reads a tokenizer only: {fix}")
-    built, cells = CellBuilder(), list[ServedCell]()
+    built, cells = CellBuilder(), list[Cell]()
     for tree in combinations(parse([*NOWHERE, *flags.words])):
         cell = built.cell(tree)
-        assert isinstance(cell, ServedCell)
         cell.check()
         cells.append(cell)
     check_data(cells)

@@ -9,22 +9,21 @@ from typing import Any, Protocol
 
 from kvbench.extras.servers.client import Client, KeyRefused
 from kvbench.extras.servers.completions import Answer, Server
-from kvbench.extras.servers.endpoint import ServedCell
+from kvbench.extras.servers.endpoint import endpoint_of
 from kvbench.extras.servers.identity import identity
 from kvbench.extras.servers.tokenizer import Tokenizer
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.spec import ModelSpec, check_model_unchanged
 from kvbench.models.prompts.build import build
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.raw_text import begin
 from kvbench.models.prompts.reasoning import final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
-from kvbench.run.cell import check_model_unchanged
+from kvbench.run.cell import Cell
 from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Progress, RunStats
-from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
-from kvbench.run.samples import samples_of
+from kvbench.run.rows import JobResult, answer_columns, unmeasured_row, with_second_answer
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Final, InvalidSample, Sample, Task
@@ -41,7 +40,7 @@ class Source(Protocol):
         """Device that answered, for the environment of rows."""
         ...
 
-    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+    def answer(self, prompt: Prompt, sample: Sample, cell: Cell) -> tuple[Prompt, Answer]:
         """Return the answer, and the prompt as it was read. Raises ValueError for a sample that has none."""
         ...
 
@@ -55,7 +54,7 @@ class Source(Protocol):
         ...
 
 
-Open = Callable[[ServedCell, Tokenizer, ExitStack], Source]
+Open = Callable[[Cell, Tokenizer, ExitStack], Source]
 """Opens the source of a cell; what it holds open is closed with the stack."""
 
 
@@ -66,7 +65,7 @@ class Asked:
         self._server = server
         self.device = identity(server)
 
-    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+    def answer(self, prompt: Prompt, sample: Sample, cell: Cell) -> tuple[Prompt, Answer]:
         return self._server.answer(prompt, sample, cell.task, _seed(cell, sample))
 
     def nll(self, prompt: Prompt) -> list[float]:
@@ -78,10 +77,11 @@ class Asked:
         return "the server sends no answer piece by piece: its rows have no times" if is_whole else ""
 
 
-def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
+def ask(cell: Cell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
     """Return the server of a cell, in the way that it can be asked. Raises what `Server.choose_way` raises."""
-    client = stack.enter_context(Client(cell.endpoint))
-    return Asked(Server(client, cell.endpoint, cell.model, tokenizer).choose_way())
+    endpoint = endpoint_of(cell)
+    client = stack.enter_context(Client(endpoint))
+    return Asked(Server(client, endpoint, cell.model, tokenizer).choose_way())
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,6 @@ class Servers:
 
     def check(self, prepared: Prepared, group: PrefillGroup) -> None:
         _check_group(prepared.tokenizer, group)
-
-    def samples(self, prepared: Prepared, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
-        return samples_of(prepared.tokenizer, group)
 
     def open(self, prepared: Prepared, results: ResultsFolder, progress: Progress) -> "Asking":
         return Asking(prepared.tokenizer, self._source, progress)
@@ -129,10 +126,10 @@ class Asking:
     def procedure(self, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> Iterator[Procedure]:
         """Open the server of the one cell of a group."""
         (cell,) = group.cells
-        assert isinstance(cell, ServedCell)
+        endpoint = endpoint_of(cell)
         with ExitStack() as stack:
-            pool = stack.enter_context(ThreadPoolExecutor(cell.endpoint.concurrency))
-            self.progress.loading(cell.endpoint.server or cell.endpoint.url)
+            pool = stack.enter_context(ThreadPoolExecutor(endpoint.concurrency))
+            self.progress.loading(endpoint.server or endpoint.url)
             source = self.source(cell, self.tokenizer, stack)
             self.progress.noted(f"{source.device['name']}, asked by {source.device['api']}")
             named = results.write_environment(environment(source.device))
@@ -149,7 +146,7 @@ class Requests:
     """
 
     tokenizer: Tokenizer
-    cell: ServedCell
+    cell: Cell
     pool: ThreadPoolExecutor
     source: Source
     environment_id: str
@@ -181,7 +178,7 @@ def read_tokenizer(model: ModelSpec) -> Tokenizer:
     return tokenizer
 
 
-def prompt_for(tokenizer: Any, cell: ServedCell, sample: Sample) -> Prompt:
+def prompt_for(tokenizer: Any, cell: Cell, sample: Sample) -> Prompt:
     """Return the prompt of a sample as our own models read it whole. Raises UserError for one that cannot be built."""
     if cell.task.scores_text:
         return begin(tokenizer, sample.context, (cell.task.context_length or 0) + 1)
@@ -197,13 +194,13 @@ def _check_group(tokenizer: Any, group: PrefillGroup) -> None:
     for cell in group.cells:
         check_model_unchanged(cell.model, cell.description["model"]["tokenizer_sha256"])
         _ = cell.code  # as it is now: files may be edited while the run goes on
-    for _ in samples_of(tokenizer, group):
+    for _ in group.samples(tokenizer):
         pass
 
 
 def _run_job(
     tokenizer: Tokenizer,
-    cell: ServedCell,
+    cell: Cell,
     job: PrefillJob,
     samples: Samples,
     pool: ThreadPoolExecutor,
@@ -240,7 +237,7 @@ def _run_job(
 
 
 def _add_answer(
-    part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
+    part: JobResult, tokenizer: Tokenizer, cell: Cell, sample: Sample, prompt: Prompt, source: Source
 ) -> None:
     """Add the row of an answer; of two requests, the second one's answer is scored."""
     sent, answer = source.answer(prompt, sample, cell)
@@ -260,11 +257,11 @@ def _add_answer(
     columns |= {"new_tokens": tokens, "kept_fraction": kept_fraction}
     if times is not None:
         columns |= {"first_token_seconds": times.first_token, "decode_seconds": times.decode}
-    part.rows.append(served_row(cell, sample, sent, part.environment, **columns))
+    part.rows.append(unmeasured_row(cell, sample, sent, part.environment, **columns))
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
 
 
-def _read(tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
+def _read(tokenizer: Tokenizer, cell: Cell, sample: Sample, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
     """Return the whole text of an answer, its reasoning included, and its final part."""
     setting = cell.task.reasoning
     if answer.reasoning is None:
@@ -279,15 +276,15 @@ def _read(tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt
 
 
 def _add_likelihood(
-    part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
+    part: JobResult, tokenizer: Tokenizer, cell: Cell, sample: Sample, prompt: Prompt, source: Source
 ) -> None:
     """Add the row of a text, and its curve."""
     values = source.nll(prompt)
     measured = {"new_tokens": len(values), "value": math.fsum(values) / len(values)}
-    part.rows.append(served_row(cell, sample, prompt, part.environment, **measured))
+    part.rows.append(unmeasured_row(cell, sample, prompt, part.environment, **measured))
     part.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, cell.task.context_length or 1))
 
 
-def _seed(cell: ServedCell, sample: Sample) -> int:
+def _seed(cell: Cell, sample: Sample) -> int:
     """Return the seed of a drawn answer of a server."""
     return cell.task.seed * 1_000_003 + sample.id

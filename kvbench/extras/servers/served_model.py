@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash
+from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile
 
@@ -49,6 +49,11 @@ class ServedModel(ModelSpec):
                 "save_pretrained of a fast tokenizer writes it"
             )
         return local
+
+    def described(self) -> dict[str, Any]:
+        """Return what names it in cells: all that is known of it. Raises as `folder` does."""
+        template = {"chat": self.chat, "system": self.system, "chat_template": has_chat_template(self.folder())}
+        return {"tokenizer_sha256": self.sha256(), "max_length": self.max_length, **template}
 
     def sha256(self) -> str:
         """Return a hash of the tokenizer's files. Raises as `folder` does."""

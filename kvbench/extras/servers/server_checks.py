@@ -16,11 +16,12 @@ from itertools import combinations
 
 from kvbench.extras.servers.client import Client, KeyRefused
 from kvbench.extras.servers.completions import Server
-from kvbench.extras.servers.endpoint import FULL, ServedCell
+from kvbench.extras.servers.endpoint import FULL, endpoint_of
 from kvbench.extras.servers.run import prompt_for, read_tokenizer
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.raw_text import begin
-from kvbench.models.prompts.tokens import TokensOf, template_tokens
+from kvbench.models.prompts.tokens import samples_of
+from kvbench.run.cell import Cell
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
@@ -88,19 +89,19 @@ class Verdict:
     problem: str | None
 
 
-def observe(cell: ServedCell) -> Observed:
+def observe(cell: Cell) -> Observed:
     """Ask a server the prompts of a cell, whose samples each have one right answer in their context.
 
     Raises what `Server.choose_way` raises, and UserError for a task without needles.
     """
-    tokenizer = read_tokenizer(cell.model)
-    template = template_tokens(tokenizer, cell.model.chat, cell.model.system, cell.task.chat)
-    samples = [*cell.task.numbered_answers(TokensOf(tokenizer, template), range(cell.task.num_answers))]
+    tokenizer, endpoint = read_tokenizer(cell.model), endpoint_of(cell)
+    budget = endpoint.columns["budget"]
+    samples = [*samples_of(tokenizer, cell.model, cell.task, range(cell.task.num_answers))]
     planted = [sample for sample in samples if isinstance(sample, Sample) and _planted(sample)]
     if not planted:
         raise UserError(f"task {cell.task.name} hides no answer in its contexts: use task=ruler/niah_single_1")
-    with Client(cell.endpoint) as client, ThreadPoolExecutor(cell.endpoint.concurrency) as pool:
-        server = Server(client, cell.endpoint, cell.model, tokenizer).choose_way()
+    with Client(endpoint) as client, ThreadPoolExecutor(endpoint.concurrency) as pool:
+        server = Server(client, endpoint, cell.model, tokenizer).choose_way()
 
         def ask(sample: Sample) -> Needle:
             prompt, value = prompt_for(tokenizer, cell, sample), sample.references[0]
@@ -115,9 +116,9 @@ def observe(cell: ServedCell) -> Observed:
 
         needles = tuple(pool.map(ask, planted))
         return Observed(
-            f"{cell.policy.name} {cell.budget} at {cell.endpoint.server or cell.endpoint.url}",
-            cell.policy.name,
-            cell.budget,
+            f"{endpoint.method} {budget} at {endpoint.server or endpoint.url}",
+            endpoint.method,
+            budget,
             needles,
             _logprobs(server, begin(tokenizer, TEXT * 4, 65)),
         )

@@ -4,22 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvbench.extras.servers.completions import text_of
-from kvbench.extras.servers.endpoint import ServedCell
 from kvbench.extras.servers.run import prompt_for, read_tokenizer
-from kvbench.models.prompts.tokens import TokensOf, template_tokens
+from kvbench.models.prompts.tokens import samples_of
+from kvbench.run.cell import Cell
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample
 
 
-def prompts_of(cell: ServedCell) -> Iterator[dict[str, Any]]:
+def prompts_of(cell: Cell) -> Iterator[dict[str, Any]]:
     """Yield every prompt of a cell: its text and token ids, the right answers, and the hash that rows have.
 
     `text` is what the tokenizer reads as `ids`, without the special tokens that it puts before a text. Raises UserError
     for a prompt that cannot be built.
     """
     tokenizer = read_tokenizer(cell.model)
-    template = template_tokens(tokenizer, cell.model.chat, cell.model.system, cell.task.chat)
-    for sample in cell.task.numbered_answers(TokensOf(tokenizer, template), range(cell.task.num_answers)):
+    for sample in samples_of(tokenizer, cell.model, cell.task, range(cell.task.num_answers)):
         if not isinstance(sample, Sample):
             raise UserError(f"task {sample.task}, sample {sample.id}: {sample.error}")
         prompt = prompt_for(tokenizer, cell, sample)

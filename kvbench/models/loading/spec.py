@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -175,6 +175,18 @@ class ModelSpec:
     def in_memory(self) -> Any:
         """Return a model of transformers to run in place of its files. Default: None."""
 
+    def described(self) -> dict[str, Any]:
+        """Return what names it in cells: the hash of its files rather than its path, so that a folder that moves keeps
+        its rows. Raises as `folder` does.
+
+        Arguments of a chat template are named where there are some.
+        """
+        description = {name: value for name, value in asdict(self).items() if name not in self.left_out}
+        description["kernels"] = self.kernels or "torch"  # the default may run others on a GPU, as the environment says
+        if arguments := template_arguments(self):
+            description["template_kwargs"] = arguments
+        return description | {"sha256": self.sha256(), "chat_template": has_chat_template(self.folder())}
+
     @property
     def is_real(self) -> bool:
         """Whether it is neither the embedded model nor a random one."""
@@ -214,6 +226,21 @@ class ModelSpec:
         if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
             raise MissingFile(f"model.path={self.path}: no such folder; give a model folder or a hub id")
         return _checked(_fetch(self.path, self.revision), self.path)
+
+
+@lru_cache
+def describe_model(spec: ModelSpec) -> dict[str, Any]:
+    """Return `ModelSpec.described` of a model as it was when it was asked for first."""
+    return spec.described()
+
+
+def check_model_unchanged(spec: ModelSpec, named: str) -> None:
+    """Raise MissingFile if a model that was just read no longer has the hash that its cells are named by."""
+    if spec.sha256() != named:
+        raise MissingFile(
+            f"a file of the model {spec.label} has changed while it was read: rows of what is in it now belong to "
+            "other cells; run the same command again"
+        )
 
 
 def has_chat_template(folder: Path) -> bool:

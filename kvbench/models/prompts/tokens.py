@@ -1,15 +1,15 @@
 """Texts as token ids: what a tokenizer puts before a text, and how parts of a text are tokenised."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any, TypeVar
 
-from kvbench.models.loading.spec import Chat
+from kvbench.models.loading.spec import Chat, ModelSpec
 from kvbench.models.prompts.chat import around, uses_template
 from kvbench.support.bounded import within
 from kvbench.support.errors import OverLimit, UserError, refusing_panics
-from kvbench.tasks.task import Ending, TaskSettings
+from kvbench.tasks.task import Ending, InvalidSample, Sample, Task, TaskSettings
 
 MOST_SECONDS = 300
 """Of a tokenizer for one text or prompt: a million tokens take ten."""
@@ -121,6 +121,14 @@ def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: boo
         return 0
     head, tail = around(tokenizer, system)
     return len(after_opening(tokenizer, opening_of(tokenizer), head)) + len(plain(tokenizer, tail))
+
+
+def samples_of(
+    tokenizer: Any, model: ModelSpec, task: Task, numbers: Collection[int]
+) -> Iterator[Sample | InvalidSample]:
+    """Yield the samples of a task with these numbers, in ascending order, as the tokenizer of a model makes them."""
+    template = template_tokens(tokenizer, model.chat, model.system, task.chat)
+    yield from task.numbered_answers(TokensOf(tokenizer, template), numbers)
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:

@@ -1,63 +1,21 @@
-"""The interface of launchers, and the one that starts several processes of this machine."""
+"""The launcher that starts several processes of this machine."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import IO, Annotated
 
-from kvbench.records import ResultsFolder
+from kvbench.run.launch.launcher import Launcher, PendingSweep
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
 from kvbench.support.shared_gpus import PROCESSES
 
-if TYPE_CHECKING:
-    from kvbench.run.launch.request import SubmitRequest
-
-Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
-SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
-"""The signals that stop a run between two samples by default."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_PROCESSES = 1024
-PartToRun = Callable[[], int]
-"""A part of a sweep that can be pickled and run elsewhere; returns its exit code."""
-
-
-@dataclass(frozen=True)
-class PendingSweep:
-    """A sweep with rows left.
-
-    command: the arguments of `python -m` with which a process of this machine works on it. tasks: makes the parts for
-    jobs, given the number of shards into which the samples of each model are divided.
-    """
-
-    command: Sequence[str]
-    results: ResultsFolder
-    tasks: Callable[[int], Sequence[PartToRun]]
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """Base class of launchers; by itself it leaves the work to the calling process.
-
-    name: of its settings file. submits: whether `launch` returns before the work has ended, as for jobs of a scheduler:
-    a command then writes down what was asked for, and says where its rows will be instead of reading them.
-    """
-
-    submits: ClassVar[bool] = False
-    name: str = "none"
-    signals: Annotated[tuple[Signal, ...], Help("each ends a process after its current sample, with exit code 75")] = (
-        SIGNALS
-    )
-
-    def launch(self, work: PendingSweep) -> int | None:
-        """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
-
-    def request(self, results: ResultsFolder) -> "SubmitRequest | None":
-        """Return what `launch` would submit, for plans; None: it submits nothing, or does not say what."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import listed, read_json
-from kvbench.run.launch.local import Launcher, PartToRun, PendingSweep
+from kvbench.run.launch.launcher import Launcher, PartToRun, PendingSweep
 from kvbench.run.launch.request import SubmitRequest
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import SAFE_PATH

@@ -18,9 +18,8 @@ from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJo
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.extras.triton.tests.test_ragged_decode import segments
 from kvbench.models.loading.load import load, model_info
-from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.loading.spec import ModelSpec, describe_model
 from kvbench.records import environment
-from kvbench.run.cell import describe_model
 from kvbench.support.named import Named
 from tests.arrays import random_layer
 

@@ -24,9 +24,10 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import PrefillJob, plan
-from kvbench.run.rows import JobResult, error_row
+from kvbench.run.rows import JobResult, unmeasured_row
 from kvbench.run.shard import Shard
 from kvbench.tasks.task import Sample
 from tests.questions import Questions
@@ -63,19 +64,12 @@ def sweep(folder: Path) -> tuple[Cell, ...]:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (folder / name).write_text(name)
     task = Questions(samples=SAMPLES, contexts=5)
-    cell = Cell(
-        ModelSpec("hf", str(folder)),
-        task,
-        Policy("h2o_obcache"),
-        Attention(),
-        parse_budget("0.1"),
-        Schedule(),
-        1,
-        "h2o_obcache",
-        None,
-    )
+    method = EvictionMethod(Policy("h2o_obcache"), Attention(), parse_budget("0.1"), "h2o_obcache", None)
+    cell = Cell(ModelSpec("hf", str(folder)), task, method, Schedule(), 1)
     schedules = (Schedule("prompt"), Schedule("context"))
-    return tuple(replace(cell, budget=parse_budget(text), schedule=when) for when in schedules for text in BUDGETS)
+    return tuple(
+        replace(cell.with_method(budget=parse_budget(text)), schedule=when) for when in schedules for text in BUDGETS
+    )
 
 
 @dataclass
@@ -103,7 +97,7 @@ class FakeEngine:
             if sample.id in self.fails:
                 raise ZeroDivisionError("nobody foresaw this")
             for cell in job.missing[sample.id]:
-                row = error_row(cell, sample, "", where)
+                row = unmeasured_row(cell, sample, None, where, error="")
                 prediction = f"{cell.id} says {sample.question}" * 20
                 result.rows.append(replace(row, error=None, prediction=prediction, value=sample.id / SAMPLES))
                 result.kept.append(KeptSets(cell.id, sample.id, 9, (0,), ((3, 4),), None))

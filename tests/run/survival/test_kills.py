@@ -17,7 +17,8 @@ import pytest
 
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.run.cell import Cell
-from kvbench.run.launch.local import LocalProcesses, PendingSweep
+from kvbench.run.launch.launcher import PendingSweep
+from kvbench.run.launch.local import LocalProcesses
 from kvbench.run.launch.slurm import Requeued
 from kvbench.run.shard import Shard
 from tests.run.survival.faking import FakeEngine, die_at, fork, go, join, outcomes, recorded_twice

@@ -28,6 +28,7 @@ from kvbench.records.sidecars import QUANTITIES
 from kvbench.run.cell import Cell
 from kvbench.run.energy import energy_meter
 from kvbench.run.estimate import SimilarRuns, estimate
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Plan, plan
 from kvbench.run.progress import RunStats
@@ -43,15 +44,18 @@ ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules",
 @pytest.fixture(scope="module")
 def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
     """The full cache, a policy at two budgets, one whose answers are cut too, and a batch of three."""
-    full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), Schedule("prompt"), 1, "full", None)
-    labels = {"policy_label": "h2o_obcache", "score_label": "attn"}
-    h2o_obcache = replace(full, policy=Policy("h2o_obcache", window=8, recent=4), score=Attention(), **labels)
+    full = Cell(
+        model, TASK, EvictionMethod(Policy("full"), Recency(), parse_budget("1.0"), "full", None), Schedule("prompt"), 1
+    )
+    policy = Policy("h2o_obcache", window=8, recent=4)
+    labels = {"policy_label": policy.name, "score_label": "attn"}
+    h2o_obcache = full.with_method(policy=policy, score=Attention(), **labels)
     return [
         full,
-        replace(h2o_obcache, budget=TokenBudget(11)),
-        replace(h2o_obcache, budget=TokenBudget(23)),
-        replace(h2o_obcache, budget=TokenBudget(23), schedule=Schedule("prompt", decode_every=1)),
-        replace(h2o_obcache, budget=TokenBudget(11), task=replace(TASK, batch=3)),
+        h2o_obcache.with_method(budget=TokenBudget(11)),
+        h2o_obcache.with_method(budget=TokenBudget(23)),
+        replace(h2o_obcache.with_method(budget=TokenBudget(23)), schedule=Schedule("prompt", decode_every=1)),
+        replace(h2o_obcache.with_method(budget=TokenBudget(11)), task=replace(TASK, batch=3)),
     ]
 
 

@@ -13,7 +13,7 @@ from kvbench.extras.gguf.folder import FILES, write_folder
 from kvbench.extras.gguf.tests.gguf_files import write_gguf
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.pulled import PulledModel
-from kvbench.run.cell import describe_model
+from kvbench.models.loading.spec import describe_model
 from kvbench.support.whole_file import sha256_of
 from kvbench.tasks.data import lock
 from kvbench.tasks.data.download import Unobtained

@@ -11,7 +11,6 @@ from pyarrow import csv, feather, parquet
 
 from kvbench.extras.hub import table_rows
 from kvbench.extras.hub.hub import HubRows
-from kvbench.run.cell import describe_task
 from kvbench.support.errors import MissingFile, UserError
 
 COLUMNS = {"context": "article", "question": "q", "answers": "label"}
@@ -51,7 +50,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
         assert (first.prompt, first.references) == ("A long text.\n\nWho?", ("4711",))
         assert (second.prompt, second.references) == ("Another.", ("12",))
     (sha256,) = {task.data_sha256 for task in tasks}
-    assert describe_task(tasks[0])["data_sha256"] == sha256
+    assert tasks[0].described()["data_sha256"] == sha256
     other = TABLE.set_column(3, "more", [["c", "d"]])
     assert HubRows(path=written(tmp_path, "feather", other), columns=COLUMNS).data_sha256 == sha256
     other = TABLE.set_column(2, "label", [[4711, 13]])  # of columns that are read
@@ -110,7 +109,7 @@ def test_the_hub_is_asked_for_the_revision(monkeypatch: pytest.MonkeyPatch, tmp_
     task = HubRows(path="org/name", revision="5e1f", subset="small", split="dev", columns=COLUMNS)
     assert (task.name, asked) == ("hub/org/name", [("org/name", "small", "dev", "5e1f")])
     assert task.data_sha256 == HubRows(path=written(tmp_path, "csv"), columns=COLUMNS).data_sha256
-    assert describe_task(task)["revision"] == "5e1f"
+    assert task.described()["revision"] == "5e1f"
     with pytest.raises(MissingFile, match=r"org/gone revision 1: the Hub did not give it: Couldn't reach the Hub"):
         HubRows(path="org/gone", revision="1")
 

@@ -22,6 +22,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.rows import TimedPrefill
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
@@ -82,6 +83,6 @@ def make_cell() -> Callable[..., Cell]:
         score = score or Attention()
         task, model = Questions(), ModelSpec("reference")
         policy = Policy(name, **fields)
-        return Cell(model, task, policy, score, parse_budget(budget), Schedule(), 42, name, score.name)
+        return Cell(model, task, EvictionMethod(policy, score, parse_budget(budget), name, score.name), Schedule(), 42)
 
     return make

@@ -1,7 +1,6 @@
 """Rank correlations and head scores: against scipy and loops, and what theory says of them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,7 +78,7 @@ def test_budgets_play_no_part_in_rankings(make_cell: Callable[..., Cell]) -> Non
 
 
 def test_a_policy_without_a_score_has_none_to_judge(make_cell: Callable[..., Cell]) -> None:
-    cell = replace(make_cell(), policy=Policy("full", accepts=()))
+    cell = make_cell().with_method(policy=Policy("full", accepts=()))
     for probe in (RankCorrelation(), HeadScores()):
         with pytest.raises(ValueError, match="policy full takes no score"):
             probe.judged(cell)

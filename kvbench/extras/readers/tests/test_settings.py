@@ -49,8 +49,8 @@ def cells_of(*words: str) -> list[Cell]:
 
 def test_a_dense_cell_has_the_name_and_the_description_that_it_had_without_readers() -> None:
     (plain,), (dense,) = cells_of("policy=snapkv"), cells_of("policy=snapkv", "reader=dense")
-    assert plain == dense and plain.holder is None and "reader" not in plain.description
-    assert (plain.id, plain.policy_label) == (dense.id, "snapkv")
+    assert plain == dense and plain.eviction.holder is None and "reader" not in plain.description
+    assert (plain.id, plain.eviction.policy_label) == (dense.id, "snapkv")
 
 
 def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
@@ -62,7 +62,7 @@ def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
     )
     assert len({cell.id for cell in (plain, quest, small, page, kv_heads)}) == 5
     assert quest.description["reader"]["name"] == "quest" and quest.prefill_key == plain.prefill_key
-    assert [cell.policy_label for cell in (quest, small, page, kv_heads)] == [
+    assert [cell.eviction.policy_label for cell in (quest, small, page, kv_heads)] == [
         "snapkv reader=quest reader.budget=0.1",
         "snapkv reader=quest reader.budget=32",
         "snapkv reader=quest reader.budget=0.1 reader.recent=1 reader.page=8",
@@ -112,7 +112,7 @@ def test_a_reader_in_a_file_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "newest.py"
     file.write_text(FILE)
     (cell,) = cells_of("policy=full", f"reader={file}", "reader.pairs=16")
-    assert cell.policy_label == "full reader=newest reader.pairs=16"
+    assert cell.eviction.policy_label == "full reader=newest reader.pairs=16"
     assert list(cell.description["plugins"]) == ["newest.py"] and cell.code.parts is not None
     named = [name for name in cell.code.parts if name.startswith("reader ")]
     assert named == ["reader newest"]
@@ -120,4 +120,4 @@ def test_a_reader_in_a_file_of_its_own(tmp_path: Path) -> None:
     edited.parent.mkdir()
     edited.write_text(FILE.replace("-self.pairs :", "-2 * self.pairs :"))
     (other,) = cells_of("policy=full", f"reader={edited}", "reader.pairs=16")
-    assert other.id != cell.id and other.policy_label == cell.policy_label
+    assert other.id != cell.id and other.eviction.policy_label == cell.eviction.policy_label

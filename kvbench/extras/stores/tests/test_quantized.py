@@ -212,9 +212,9 @@ def test_a_tile_attends_to_what_is_read_back(model: LoadedModel, packing: Packin
 def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
     """Everything kept, cut evenly and raggedly, in every format: bytes of a row are those of its store."""
     full, uniform = cells("0.5")
-    ragged = replace(uniform, policy=replace(SNAPKV, heads=FlatHeads()))
+    ragged = uniform.with_method(policy=replace(SNAPKV, heads=FlatHeads()))
     job_cells = tuple(
-        replace(cell, holder=holder) for cell in (full, uniform, ragged) for holder in (None, *map(Packed, PACKINGS))
+        cell.with_method(holder=holder) for cell in (full, uniform, ragged) for holder in (None, *map(Packed, PACKINGS))
     )
     rows = run_prefill_job(model, PrefillJob({0: job_cells}), samples_of(0), "here").rows
     assert all(row.error is None for row in rows) and model.engine.counters.prefills
@@ -248,9 +248,9 @@ def test_a_cell_with_removed_channels_answers_from_the_store_that_its_row_counts
     """Flat, quantised, and with nothing evicted; cells that hold their keys whole are decoded beside them."""
     full, uniform = cells("0.5")
     apply = ThinK(ratio=0.5, window=8, recent=0)
-    thin = replace(uniform, policy=replace(SNAPKV, steps=(apply,)))
-    few_bits = replace(thin, holder=Packed("int4"))
-    everything = replace(thin, budget=full.budget)
+    thin = uniform.with_method(policy=replace(SNAPKV, steps=(apply,)))
+    few_bits = thin.with_method(holder=Packed("int4"))
+    everything = thin.with_method(budget=full.budget)
     rows = run_prefill_job(
         model, PrefillJob({0: (full, uniform, thin, few_bits, everything)}), samples_of(0), "here"
     ).rows

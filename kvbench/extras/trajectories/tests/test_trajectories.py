@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kvbench.extras.trajectories.tests.runs import THREE, row, run_of, task_of
 from kvbench.extras.trajectories.tool_calls import calls_in, match, same_json
 from kvbench.extras.trajectories.trajectory import Call
-from kvbench.run.cell import describe_task
 from kvbench.tasks.task import Sample
 
 VALUES: Any = st.recursive(
@@ -52,7 +51,7 @@ def test_the_distance_counts_the_turns_that_ended_since_the_needed_message(tmp_p
     for distance, turns in ((None, [2, 3]), (0, [3]), (1, [2])):
         task = task_of(tmp_path, own, distance=distance)
         assert [sample.question_number for sample in samples_of(task)] == turns
-    assert describe_task(task_of(tmp_path, own, distance=1)) != describe_task(task_of(tmp_path, own))
+    assert task_of(tmp_path, own, distance=1).described() != task_of(tmp_path, own).described()
     with pytest.raises(ValueError, match=r"has no recorded call with task\.distance=4"):
         _ = task_of(tmp_path, own, distance=4).data_sha256
 

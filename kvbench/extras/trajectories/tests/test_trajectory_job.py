@@ -21,6 +21,7 @@ from kvbench.models.prompts.build import build
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
 from kvbench.run.cell import Cell
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
@@ -44,7 +45,8 @@ def cell_of(task: Any, budget: str | None = None, **schedule: Any) -> Cell:
     """SnapKV, or the full cache without a budget."""
     policy, when = FULL if budget is None else SNAPKV, Schedule(**{"evict_after": "context", **schedule})
     text = budget or "1.0"
-    return Cell(ModelSpec("reference"), task, policy, Attention(), parse_budget(text), when, 1, policy.name, None)
+    method = EvictionMethod(policy, Attention(), parse_budget(text), policy.name, None)
+    return Cell(ModelSpec("reference"), task, method, when, 1)
 
 
 def rows_of(model: LoadedModel, *cells: Cell) -> list[Row]:
