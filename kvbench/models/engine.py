@@ -21,15 +21,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import fused
-from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score, Summed
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
-from kvbench.models.decode.batch import BytesRead, DecodeBatch, RaggedBatch
+from kvbench.models.decode.batch import BytesRead, DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
+from kvbench.models.decode.graph_batch import GraphBatch
 from kvbench.models.decode.next_token import Chosen, Sampler, greedy
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.spec import ModelSpec
@@ -40,7 +41,7 @@ from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotatio
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:
-    from kvbench.cache.kernels.flat import Rooms
+    from kvbench.models.decode.rooms import Rooms
 
 CudaGraph = Literal["auto", "never"]
 EvictorAfter = Callable[[int], IncrementalEviction]
@@ -291,9 +292,12 @@ class Engine:
         layers = zip(cache.evictable, grown, strict=True)
         return cache.with_evictable([replace(layer, recordings=numbers) for layer, numbers in layers])
 
-    def batch(self, caches: Iterable[KVCache], room: int) -> RaggedBatch:
-        """Return a decode batch of caches of one prompt, with `room` for new tokens."""
-        return RaggedBatch(caches, self.max_batch, room, self.kernels, self.rooms)
+    def batch(self, caches: Iterable[KVCache | CutCache], room: int) -> GraphBatch:
+        """Return a decode batch of caches, with `room` for new tokens."""
+        if ragged_decode_of(self.kernels) is None:
+            return GraphBatch(caches, self.max_batch, room)
+        flat = import_module("kvbench.models.decode.flat_batch")
+        return flat.FlatBatch(caches, self.max_batch, room, self.kernels, self.rooms)
 
     @torch.inference_mode()
     def generate(
@@ -370,7 +374,7 @@ class Engine:
         reason = self.launched(batch, steps)
         batch.stepped = reason and f"one by one: {reason}"
         if reason is None:
-            assert isinstance(batch, RaggedBatch)
+            assert isinstance(batch, GraphBatch)
             before, graph = batch.num_new_tokens, import_module("kvbench.models.decode.graph")
             yield from graph.blocks(self.model, batch, logits, steps, stop, at_least, choose)
             self.counters.decode_steps += batch.num_new_tokens - before
@@ -389,7 +393,7 @@ class Engine:
 
     def launched(self, batch: DecodeBatch, steps: int) -> str | None:
         """Return why the steps of an answer of so many tokens are launched one by one; None: a graph replays them."""
-        least = 2 if isinstance(batch, RaggedBatch) and batch.room is not None else LEAST_STEPS
+        least = 2 if isinstance(batch, GraphBatch) and batch.room is not None else LEAST_STEPS
         short = f"answers of less than {least} tokens" if steps < least else None
         return self.uncaptured or batch.uncaptured or short
 

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.cache.kv_cache import CutCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.graph import READ_EVERY
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
+from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
 from tests.pretended_gpu import PretendedGpu
@@ -35,7 +34,7 @@ def answers(
     if sliding_window is not None:
         last = replace(prefilled.cache.layers[-1], sliding_window=sliding_window)
         caches = [replace(cache, layers=(*cache.layers[:-1], last)) for cache in caches]
-    batch = RaggedBatch(caches, engine.max_batch, NEW_TOKENS, engine.kernels)
+    batch = engine.batch(caches, NEW_TOKENS)
     generations = engine.generate(prefilled, batch, stop, at_least, choose=choose)
     assert batch.num_new_tokens < NEW_TOKENS
     return generations
@@ -84,7 +83,7 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
     with PretendedGpu(interpret=False) as gpu:
         engine = small_engine(2, max_batch=2, kernels="triton")
         prefilled = engine.prefill(torch.arange(40), {8})
-        batch = RaggedBatch([prefilled.cache], engine.max_batch, 4 * READ_EVERY, engine.kernels)
+        batch = engine.batch([prefilled.cache], 4 * READ_EVERY)
         with gpu.section("answer"):
             engine.generate(prefilled, batch, stop=())
     assert gpu.waited("answer") == 4
@@ -113,7 +112,7 @@ def prompts(
         eviction = Eviction(STREAMING, Recency(), TokenBudget(size // 2))
         decision = eviction.decide(prefilled.cache)
         kept = CutCache(prefilled.cache, decision.kept, decision.lengths)
-        batch = RaggedBatch([kept, prefilled.cache], 3, tokens, engine.kernels, engine.rooms)
+        batch = engine.batch([kept, prefilled.cache], tokens)
         with gpu.section(f"prompt {number}"):
             answered = engine.generate(prefilled, batch, (), choose=choose(number, tokens))
         yield [(each.ids, each.top2_margin) for each in answered]

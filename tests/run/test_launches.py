@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.allocation.heads import FlatHeads, SafeguardHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers
 from kvbench.eviction.budget import TokenBudget
@@ -20,6 +19,7 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Lava
 from kvbench.models import bridge
+from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec

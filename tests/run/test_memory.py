@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.cache.kv_cache import KVCache, storage_bytes
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
@@ -24,6 +23,7 @@ from kvbench.eviction.ranking import Ranking
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel

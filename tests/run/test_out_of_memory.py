@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.policy import Policy
 from kvbench.models import bridge
+from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.load import LoadedModel, load
 from kvbench.models.loading.spec import ModelSpec

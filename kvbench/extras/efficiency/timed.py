@@ -29,7 +29,7 @@ import torch
 from kvbench.extras.efficiency import roofline
 from kvbench.extras.efficiency.transformers_steps import own_steps
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -238,7 +238,6 @@ def _decode_in_production(
     engine, steps, new_tokens = model.engine, list[float](), _task(cell).new_tokens
     reason = engine.launched(batch, new_tokens)
     if reason is None:
-        assert isinstance(batch, RaggedBatch)
         batch.num_new_tokens = 0  # the same tokens are written in the same places
         start = None
         for block in engine.decode_steps(batch, logits, (), 0, greedy):

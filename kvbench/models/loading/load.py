@@ -224,7 +224,7 @@ def _attach(engine: Engine, spec: ModelSpec, recorded: Products | None) -> tuple
     spec.adapt(engine)
     check_model(engine, expected)
     if engine.uncaptured is None and engine.kernels in packages():
-        engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
+        engine.rooms = import_module("kvbench.models.decode.rooms").Rooms()
     return products, wide
 
 

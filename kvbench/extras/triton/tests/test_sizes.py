@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.extras.triton import programs, ragged_decode
 from kvbench.extras.triton.programs import HALF, WIDE, Tuned
+from kvbench.models.decode.rooms import Rooms
 from tests.models.test_graph import prompts
 from tests.pretended_gpu import PretendedGpu
 
