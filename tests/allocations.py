@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from kvbench.cache.kv_cache import storage_bytes
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.flat_layer import FlatLayer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.prefill import Attend
 from tests.allocations import allocated
 from tests.arrays import random_layer
-from tests.models.batches import batch_by
+from tests.batches import batch_by
 from tests.models.conftest import tiny_llama
 
 LAYERS, KV_HEADS, TOKENS, HEAD_DIM = 6, 2, 2000, 32

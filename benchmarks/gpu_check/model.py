@@ -12,6 +12,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.models import bridge
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.engine import Engine
 
 
@@ -50,6 +51,7 @@ def _llama(device: torch.device) -> Any:
 def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Positions kept in every layer, and the last logits of two cells, one of which has ragged heads."""
     engine = Engine(model, max_batch=2, kernels=kernels)
+    engine.decoding = decoding_of(engine)
     prefilled = engine.prefill(ids, {16})
     policy = Policy("h2o_obcache", window=16, recent=16)
     caches = [Eviction(policy, OBCacheJoint(), TokenBudget(budget))(prefilled.cache) for budget in (30, 47)]

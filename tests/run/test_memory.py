@@ -20,10 +20,10 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
+from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel

@@ -212,8 +212,8 @@ class RaggedBatch(DecodeBatch):
         self._layers = dict(sorted(self._laid_out(remaining).items()))
 
     def _laid_out(self, remaining: Sequence[list[LayerCache | CutLayer]]) -> dict[int, RaggedLayer]:
-        """Return the layers by their indices. remaining: those of each cell, the last one first, which are taken off
-        the lists.
+        """Return the layers by their indices. remaining: the layers of each cell, the last one first; a layer is taken
+        off the lists before it is copied, so that it can be freed.
         """
         laid_out = {}
         while remaining[0]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import CutCache, KVCache
+from kvbench.extras.gpu_decoding.flat_batch import FlatBatch
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.flat_batch import FlatBatch
 
 
 def batch_by(kernels: Kernels, caches: Iterable[KVCache | CutCache], cells: int, room: int) -> RaggedBatch:

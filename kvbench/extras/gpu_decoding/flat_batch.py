@@ -11,10 +11,10 @@ from torch import Tensor
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import Kernels, kernel_module, packages, ragged_decode_of
 from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copy_marked, marks
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer, placed
+from kvbench.extras.gpu_decoding.graph_batch import GraphBatch
+from kvbench.extras.gpu_decoding.rooms import Room, Rooms
 from kvbench.models.decode.batch import Heads, KVHeads, RaggedLayer, runs_of, sinks_by_row, unseen
-from kvbench.models.decode.flat_layer import FlatLayer, placed
-from kvbench.models.decode.graph_batch import GraphBatch
-from kvbench.models.decode.rooms import Room, Rooms
 
 Place = Callable[[Tensor, Tensor], tuple[Sequence[Tensor], list[FlatLayer]]]
 """From pairs of a kind, and the lengths of segments by layer, to memory for their pairs and the layers over it."""

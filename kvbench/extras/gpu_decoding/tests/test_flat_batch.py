@@ -1,4 +1,4 @@
-"""A tile whose prefixes a kernel attends to, against the same in plain PyTorch."""
+"""A flat batch, whose prefixes a kernel attends to, against runs in plain PyTorch."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,9 @@ from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
 from tests.allocations import stored_bytes
 from tests.arrays import random_layer
-from tests.models.batches import batch_by
+from tests.batches import batch_by
+
+pytest.importorskip("triton", reason="no kernels without triton: pip install 'kvbench[kernels]'")
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24
 

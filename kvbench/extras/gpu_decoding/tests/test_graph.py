@@ -14,9 +14,9 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models.decode.graph import READ_EVERY
+from kvbench.extras.gpu_decoding.graph import READ_EVERY
+from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
-from kvbench.models.decode.rooms import Rooms
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
 from tests.pretended_gpu import PretendedGpu
@@ -28,7 +28,7 @@ STREAMING = Policy("streaming_llm", window=1, sink=1, recent=2, state="none")
 def answers(
     engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None, choose: Sampler = greedy
 ) -> list[Generation]:
-    """Two cells of one prompt; `sliding_window`: their last layer is local."""
+    """Two cells of one prompt, in memory of their own; `sliding_window`: their last layer is local."""
     prefilled = engine.prefill(torch.arange(40) % TOKENS, {8})
     caches = [Eviction(RAGGED, Attention(), TokenBudget(budget))(prefilled.cache) for budget in (16, 24)]
     if sliding_window is not None:
@@ -65,7 +65,7 @@ def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
     with PretendedGpu() as gpu:
         both(kernels)
     replays = sum(
-        n for place, n in gpu.launches["start"].items() if place.startswith("graph at models/decode/graph.py")
+        n for place, n in gpu.launches["start"].items() if place.startswith("graph at extras/gpu_decoding/graph.py")
     )
     assert replays == NEW_TOKENS - 2 and not gpu.mixed
 
@@ -106,7 +106,7 @@ def prompts(
     """The answers of two cells to prompts of these sizes, one after the other, each in a section of its own."""
     engine = small_engine(1, max_batch=3, kernels=kernels, cuda_graph="never" if rooms is None else "auto")
     engine.model.float()
-    engine.rooms = rooms
+    engine.decoding = replace(engine.decoding, rooms=rooms)
     for number, (size, tokens) in enumerate(zip(sizes, answers, strict=True)):
         prefilled = engine.prefill(torch.arange(size) * (number + 3) % TOKENS)
         eviction = Eviction(STREAMING, Recency(), TokenBudget(size // 2))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import CutCache, KVCache, LayerCache, compact
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.flat_layer import FlatLayer
 from kvbench.models.engine import Engine
-from tests.models.batches import batch_by
+from tests.batches import batch_by
 from tests.models.families import PROMPT, engine_of
 
 SIZES = {"llama": [3, 1], "gemma2": [2]}

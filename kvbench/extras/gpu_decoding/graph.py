@@ -1,5 +1,5 @@
 """Decoding by a CUDA graph: a step is captured once and replayed, without work of the host in between; where batches
-of several prompts lie in one room (`kvbench.models.decode.rooms`), for all of them.
+of several prompts lie in one room (`kvbench.extras.gpu_decoding.rooms`), for all of them.
 
 All that changes from step to step lies on the device: the number of tokens read (`GraphBatch.on_device`), positions,
 the chosen tokens, and which cells are still running. The host reads the tokens of `READ_EVERY` steps at once, so that
@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kvbench.extras.gpu_decoding.graph_batch import GraphBatch
 from kvbench.models import bridge
-from kvbench.models.decode.graph_batch import GraphBatch
 from kvbench.models.decode.next_token import Chosen, Sampled, Sampler, greedy
 
 READ_EVERY = 8

@@ -12,7 +12,7 @@ from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.models.decode.batch import RaggedBatch, RaggedLayer
 
 if TYPE_CHECKING:
-    from kvbench.models.decode.rooms import Room
+    from kvbench.extras.gpu_decoding.rooms import Room
 
 
 class GraphBatch(RaggedBatch):

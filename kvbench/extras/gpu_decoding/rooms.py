@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.models.decode.flat_layer import FlatLayer, flat_layer
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer, flat_layer
 
 MOST = 4
 """Rooms that are kept, the last ones used."""

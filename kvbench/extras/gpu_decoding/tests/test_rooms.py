@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvbench.models.decode.rooms import MOST, Room, Rooms, round_up
+from kvbench.extras.gpu_decoding.rooms import MOST, Room, Rooms, round_up
 from tests.pretended_gpu import PretendedGpu
 
 LAYERS, SEGMENTS = 2, 3
