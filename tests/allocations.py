@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from kvbench.cache.kv_cache import storage_bytes
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer
 from kvbench.models.decode.batch import RaggedBatch
 
 
@@ -39,6 +40,6 @@ def stored_bytes(batch: RaggedBatch) -> int:
     stores: list[Tensor] = []
     for layer in batch._layers.values():
         stores += [store for run in layer.runs for store in (run.keys, run.values)]
-        if (flat := layer.varlen) is not None:
-            stores += [flat.keys, flat.values, flat.tail_keys, flat.tail_values]
+        if isinstance(layer, FlatLayer):
+            stores += [layer.keys, layer.values, layer.tail_keys, layer.tail_values]
     return storage_bytes(stores)

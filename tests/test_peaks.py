@@ -10,11 +10,11 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, compact, from_dense, storage_bytes
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.prefill import Attend
 from tests.allocations import allocated
 from tests.arrays import random_layer
+from tests.batches import batch_by
 from tests.models.conftest import tiny_llama
 
 LAYERS, KV_HEADS, TOKENS, HEAD_DIM = 6, 2, 2000, 32
@@ -84,7 +84,7 @@ def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
 
     def build() -> Any:
         given = [cache(), cache()]
-        return RaggedBatch((given.pop() for _ in range(2)), 2, 1, kernels)
+        return batch_by(kernels, (given.pop() for _ in range(2)), 2, 1)
 
     caches = 2 * LAYERS * LAYER
     assert caches < allocated(build).most < caches + 3.5 * LAYER  # one layer of each of the two caches is there twice

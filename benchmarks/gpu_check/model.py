@@ -12,7 +12,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.models import bridge
-from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.engine import Engine
 
 
@@ -51,11 +51,12 @@ def _llama(device: torch.device) -> Any:
 def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Positions kept in every layer, and the last logits of two cells, one of which has ragged heads."""
     engine = Engine(model, max_batch=2, kernels=kernels)
+    engine.decoding = decoding_of(engine)
     prefilled = engine.prefill(ids, {16})
     policy = Policy("h2o_obcache", window=16, recent=16)
     caches = [Eviction(policy, OBCacheJoint(), TokenBudget(budget))(prefilled.cache) for budget in (30, 47)]
     kept = [layer.positions for cache in caches for layer in cache.layers]
-    tile = RaggedBatch(caches, engine.max_batch, 8, kernels)
+    tile = engine.batch(caches, 8)
     question = torch.tensor([[5, 6, 7]]).expand(2, -1)
     engine.read(tile, question)
     return kept, engine.read(tile, question[:, :1])

@@ -23,7 +23,7 @@ from kvbench.support.text import closest, printable, wrapped
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
 GROUPS |= {"steps": "step", "allocations": "allocation"}
-CODE = ("bench", "bench_result", "convert", "doctor", "hint", "kernels", "maker", "model_file")
+CODE = ("bench", "bench_result", "convert", "decoding", "doctor", "hint", "kernels", "maker", "model_file")
 CODE += ("paper_flag", "plan", "report", "segments", "timing")
 CODE += tuple(group for source in sources() for group in brought(source.conf).unlisted)
 """Groups whose files name code that a command line does not; all others are listed but those that say so."""

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,12 +21,13 @@ from torch import Tensor
 
 from kvbench.cache.attention import fused
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score, Summed
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import BytesRead, DecodeBatch, RaggedBatch
+from kvbench.models.decode.decoding import Decoding
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler, greedy
@@ -39,10 +39,6 @@ from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
-if TYPE_CHECKING:
-    from kvbench.cache.kernels.flat import Rooms
-
-CudaGraph = Literal["auto", "never"]
 EvictorAfter = Callable[[int], IncrementalEviction]
 """The eviction that takes place after a number of tokens."""
 NARROWED = 0.75
@@ -52,8 +48,6 @@ STACKED = 1 / 64
 """The part of a GPU's memory that the keys of layers that lie in one array may take in float32: a score holds a few
 copies of them.
 """
-LEAST_STEPS = 16
-"""Steps of an answer from which on a graph of one batch alone pays."""
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
@@ -138,9 +132,8 @@ class Engine:
     prefill_chunk: tokens per prefill pass, unless another number is asked for. max_batch: cells of a decode batch.
     batch_invariance: rows of a pass over a batch; None: determined when the first batch is read. max_length: length of
     the longest sequence. attend: attention of the prefill. kernels: implementation of sums over window rows and of
-    attention to kept prefixes. cuda_graph: whether answers are decoded by a CUDA graph where that is possible. rooms:
-    memory of decode batches that share one; None: each batch has its own. rope: set if the frequencies depend on the
-    length; prompts are then read in one pass.
+    attention to kept prefixes. decoding: how batches are held and their steps launched. rope: set if the frequencies
+    depend on the length; prompts are then read in one pass.
     """
 
     model: Any
@@ -150,8 +143,7 @@ class Engine:
     max_length: int | None = None
     attend: Attend = fused
     kernels: Kernels = "torch"
-    cuda_graph: CudaGraph = "auto"
-    rooms: "Rooms | None" = None
+    decoding: Decoding = field(default_factory=Decoding)
     rope: LengthRope | None = None
     counters: Counters = field(default_factory=Counters)
 
@@ -291,9 +283,9 @@ class Engine:
         layers = zip(cache.evictable, grown, strict=True)
         return cache.with_evictable([replace(layer, recordings=numbers) for layer, numbers in layers])
 
-    def batch(self, caches: Iterable[KVCache], room: int) -> RaggedBatch:
-        """Return a decode batch of caches of one prompt, with `room` for new tokens."""
-        return RaggedBatch(caches, self.max_batch, room, self.kernels, self.rooms)
+    def batch(self, caches: Iterable[KVCache | CutCache], room: int) -> RaggedBatch:
+        """Return a decode batch of caches, with `room` for new tokens."""
+        return self.decoding.batch(caches, self.max_batch, room)
 
     @torch.inference_mode()
     def generate(
@@ -365,14 +357,13 @@ class Engine:
         at_least: int,
         choose: Sampler,
     ) -> Iterator[list[Chosen]]:
-        """Yield the tokens of each step, by a CUDA graph some steps at a time; later ones are read on demand."""
+        """Yield the tokens of each step, replayed some steps at a time; later ones are read on demand."""
         steps = batch.max_new_tokens - batch.num_new_tokens
-        reason = self.launched(batch, steps)
+        reason = self.decoding.launched(batch, steps)
         batch.stepped = reason and f"one by one: {reason}"
         if reason is None:
-            assert isinstance(batch, RaggedBatch)
-            before, graph = batch.num_new_tokens, import_module("kvbench.models.decode.graph")
-            yield from graph.blocks(self.model, batch, logits, steps, stop, at_least, choose)
+            before = batch.num_new_tokens
+            yield from self.decoding.replayed(batch, logits, steps, stop, at_least, choose)
             self.counters.decode_steps += batch.num_new_tokens - before
             return
         forbidden = torch.tensor(sorted(stop), dtype=torch.long).to(logits.device, non_blocking=True)
@@ -386,28 +377,6 @@ class Engine:
                 tokens = tokens[[order.index(cell) for cell in batch.order]]
             if step + 1 < steps:
                 logits = self.read(batch, tokens[:, None])
-
-    def launched(self, batch: DecodeBatch, steps: int) -> str | None:
-        """Return why the steps of an answer of so many tokens are launched one by one; None: a graph replays them."""
-        least = 2 if isinstance(batch, RaggedBatch) and batch.room is not None else LEAST_STEPS
-        short = f"answers of less than {least} tokens" if steps < least else None
-        return self.uncaptured or batch.uncaptured or short
-
-    @cached_property
-    def uncaptured(self) -> str | None:
-        """Why no CUDA graph can have the steps of this model; None: one can."""
-        traits = bridge.traits(self.model)
-        reasons = {
-            "no GPU": self.device.type != "cuda",
-            f"model.cuda_graph={self.cuda_graph}": self.cuda_graph == "never",
-            "several GPUs": len(self.gpus) != 1,
-            "the rotation depends on the length": self.rope is not None,
-            "the host keeps states of layers": bool(traits.stateful),
-            "the model counts positions": traits.counts_positions,
-            "experts run cell by cell": bool(bridge.experts(self.model)),
-            "the model writes its attention out": bool(bridge.own_attention(self.model)),
-        }
-        return next((reason for reason, holds in reasons.items() if holds), None)
 
     @torch.inference_mode()
     def nll(

@@ -22,6 +22,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
@@ -237,6 +238,7 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
         engine = Engine(
             model, max_batch=min(cells, Engine.max_batch), max_length=longest, rope=length_rope(model.config)
         )
+        engine.decoding = decoding_of(engine)
         yield LoadedModel(engine, tokenizer, stop, longest, {})
 
 

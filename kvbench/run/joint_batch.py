@@ -150,7 +150,7 @@ def _evicted(model: LoadedModel, sample: Sample, decode_job: DecodeJob, result: 
     logits = [decode_job.prefill.prefilled.logits] * len(cells)
     if prompt.question and cells:
         caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
-        batch = RaggedBatch(caches, engine.max_batch, len(prompt.question), engine.kernels)
+        batch = RaggedBatch(caches, engine.max_batch, len(prompt.question))
         logits = list(engine.read_question(batch, torch.tensor(prompt.question))[: len(cells)])
         grown = batch.appended(caches)
         cells = [replace(cell, cache=cache) for cell, cache in zip(cells, grown, strict=True)]

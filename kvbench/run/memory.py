@@ -151,7 +151,7 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
 def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:
     """Return what the work returns; if memory runs out, the first line of what torch says. Other exceptions pass.
 
-    engine: whose rooms are given up then; the work is done again if it has any.
+    engine: what its decoding holds is given up then; the work is done again if that was anything.
     """
     try:
         return work()
@@ -160,7 +160,7 @@ def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:
             raise
         reason = f"out of memory: {str(error).strip().splitlines()[0]}"
     # outside the handler: the exception no longer holds the frames, and what they allocated
-    again = engine is not None and engine.rooms is not None and engine.rooms.free()
+    again = engine is not None and engine.decoding.free()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return catch_oom(work) if again else reason
@@ -168,7 +168,7 @@ def catch_oom(work: Callable[[], T], engine: Engine | None = None) -> T | str:
 
 def free_beside(engine: Engine, devices: Iterable[torch.device]) -> int:
     """Return `free_bytes`, with what decode batches will take again or give up."""
-    return free_bytes(devices) + (0 if engine.rooms is None else engine.rooms.bytes_held)
+    return free_bytes(devices) + engine.decoding.bytes_held
 
 
 def most_together(engine: Engine) -> int:

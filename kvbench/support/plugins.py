@@ -31,9 +31,9 @@ SUFFIX = ".yaml"
 RUN, SYNONYMS = "run.yaml", "synonyms.yaml"
 """Files of a source: the groups that it brings, and words of other tools (`kvbench.config.synonyms`)."""
 GROUPS = (
-    *("allocation", "attention", "bench", "bench_result", "command", "convert", "doctor", "hint", "kernels"),
-    *("launcher", "logger", "maker", "model", "model_file", "paper", "paper_flag", "plan", "plot", "policy", "report"),
-    *("score", "segments", "step", "task", "timing"),
+    *("allocation", "attention", "bench", "bench_result", "command", "convert", "decoding", "doctor", "hint"),
+    *("kernels", "launcher", "logger", "maker", "model", "model_file", "paper", "paper_flag", "plan", "plot"),
+    *("policy", "report", "score", "segments", "step", "task", "timing"),
 )
 """Groups that the core reads: a plugin may add to them though no other source has a member."""
 LOOSE = "kvbench_loose_"

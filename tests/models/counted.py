@@ -1,7 +1,7 @@
 """Launches and waits of one layer on the pretended GPU: the difference of models with four and with two layers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from kvbench.eviction.allocation.heads import MixHeads
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.extras.gpu_decoding.decoding import GpuDecoding
 from kvbench.models import bridge
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.engine import Engine
 from tests.pretended_gpu import PretendedGpu
 
@@ -30,8 +32,8 @@ class Count:
     other_waits: float
 
 
-def small_engine(layers: int, kv_heads: int = 4, **options: Any) -> Engine:
-    """A random Llama in bfloat16 on the pretended GPU."""
+def small_engine(layers: int, kv_heads: int = 4, cuda_graph: str = "auto", **options: Any) -> Engine:
+    """A random Llama in bfloat16 on the pretended GPU, whose batches lie in memory of their own."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=200,
@@ -46,7 +48,11 @@ def small_engine(layers: int, kv_heads: int = 4, **options: Any) -> Engine:
     )
     model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval().to("cuda")
     bridge.attach(model)
-    return Engine(model, **{"max_batch": 4, **options})
+    engine = Engine(model, **{"max_batch": 4, **options})
+    decoding = decoding_of(engine, cuda_graph)
+    assert isinstance(decoding, GpuDecoding)
+    engine.decoding = replace(decoding, rooms=None)
+    return engine
 
 
 def counted(work: Callable[[PretendedGpu, int], None]) -> dict[str, Count]:

@@ -151,13 +151,13 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(monkeypatch: pytes
     full = engine.prefill(PROMPT).cache
     handed, kept = ([cut(full, random_masks(full, seed)) for seed in (0, 1)] for _ in range(2))
     watched = [[weakref.ref(layer.keys) for layer in cache.layers] for cache in handed]
-    alive, order = [], batch_module._order
+    alive, order = [], batch_module.runs_of
 
     def watching(layers: Sequence[LayerCache], room: int) -> RaggedLayer:
         alive.append([sum(keys() is not None for keys in cell) for cell in watched])
         return order(layers, room)
 
-    monkeypatch.setattr(batch_module, "_order", watching)
+    monkeypatch.setattr(batch_module, "runs_of", watching)
     expected = RaggedBatch(kept, engine.max_batch, max_new_tokens=4)
     alive.clear()
     tile = RaggedBatch((handed.pop(0) for _ in range(2)), engine.max_batch, max_new_tokens=4)

@@ -27,7 +27,6 @@ from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
 from kvbench.extras.rkv.rkv import RKV
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine, Prefilled
@@ -198,7 +197,7 @@ def test_evictions_and_steps_of_a_batch_launch_and_wait_little() -> None:
             "ragged": [evicted(prefilled, RAGGED, budget) for budget in (40, 50, 60, 70)],
         }
         for (name, caches), new_tokens in product(batches.items(), (3, 5)):
-            batch = RaggedBatch(caches, engine.max_batch, new_tokens, engine.kernels)
+            batch = engine.batch(caches, new_tokens)
             with gpu.section(f"{name} {new_tokens} tokens"):
                 engine.generate(prefilled, batch, stop=())
 
@@ -227,7 +226,7 @@ def test_a_cell_that_is_cut_from_no_stack_leaves_the_others_together(kind: str, 
         other = full.with_evictable([replace(layer, windows=()) for layer in full.evictable])
         cells.insert(3, compact(full, cells[0].kept) if kind == "own copy" else replace(cells[0], whole=other))
         with gpu.section("batch"):
-            RaggedBatch(cells, CELLS, 4, "triton")
+            engine.batch(cells, 4)
 
     count = counted(work)["batch"]
     assert count.launches <= launches and count.waits == 0, count

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.allocation.heads import FlatHeads, SafeguardHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers
 from kvbench.eviction.budget import TokenBudget
@@ -20,6 +19,7 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Lava
 from kvbench.models import bridge
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
@@ -130,7 +130,8 @@ def test_a_prompt_waits_no_more_often_for_more_layers(tokenizer: Any) -> None:
         with PretendedGpu(interpret=False) as gpu:
             llama = tiny_llama(vocab_size=len(tokenizer), num_hidden_layers=layers).to("cuda")
             bridge.attach(llama)
-            engine = Engine(llama, max_batch=6, kernels="triton", max_length=512, rooms=Rooms())
+            engine = Engine(llama, max_batch=6, kernels="triton", max_length=512)
+            engine.decoding = decoding_of(engine)
             model = LoadedModel(engine, tokenizer, frozenset(), 512, {})
             run_prefill_job(model, PrefillJob({0: wanted}), samples_of(0), "here")
             with gpu.section("second"):

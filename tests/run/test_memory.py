@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.cache.kv_cache import KVCache, storage_bytes
 from kvbench.config.cells import CellBuilder
 from kvbench.config.compose import combinations
@@ -21,6 +20,7 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
+from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import RaggedBatch

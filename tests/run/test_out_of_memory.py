@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.eviction.policy import Policy
+from kvbench.extras.gpu_decoding.decoding import GpuDecoding
+from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.load import LoadedModel, load
@@ -95,13 +96,13 @@ def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
 
 
 def test_rooms_are_given_up_before_a_part_is_halved() -> None:
-    engine, parts = Engine(None, rooms=Rooms()), list[list[int]]()
-    assert engine.rooms is not None
-    engine.rooms.take(object.__new__(Rooms), torch.zeros(1, 4), 1, 1, (8, 8, 8))
+    rooms, parts = Rooms(), list[list[int]]()
+    engine = Engine(None, decoding=GpuDecoding(None, "torch", None, rooms))
+    rooms.take(object.__new__(Rooms), torch.zeros(1, 4), 1, 1, (8, 8, 8))
 
     def work(part: list[int]) -> None:
         parts.append(part)
-        if engine.rooms is not None and engine.rooms.bytes_held:
+        if engine.decoding.bytes_held:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     halve_on_oom([1, 2, 3], work, lambda cell, reason: pytest.fail(reason), engine)
@@ -230,7 +231,7 @@ def test_a_device_that_has_failed_ends_the_run(planned: tuple[Cell, ...], exhaus
 def on_gpu(tokenizer: Any) -> LoadedModel:
     llama = tiny_llama(vocab_size=len(tokenizer)).to("cuda")
     bridge.attach(llama)
-    engine = Engine(llama, max_batch=3, prefill_chunk=16, max_length=512, cuda_graph="never")
+    engine = Engine(llama, max_batch=3, prefill_chunk=16, max_length=512)
     return LoadedModel(engine, tokenizer, frozenset(), 512, {"name": "gpu"})
 
 

@@ -9,13 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
-from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.ragged import Merge, Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -10,11 +10,29 @@ from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
-from kvbench.cache.kernels.row_sums import Merge
 
 Slots = Float[Tensor, "segments #slots"]
 Planes = Float[Tensor, "planes segments slots"]
 """With and without pooling, or one of them."""
+RowTerm = Literal[
+    "nothing",
+    "attn",
+    "attn_squares",
+    "attn_of_others",
+    "attn_squares_of_others",
+    "logit",
+    "obcache_value",
+    "obcache_key",
+    "obcache_joint",
+    "exact_removal",
+    "exact_zeroed",
+]
+"""As in `column_sums`, with a single row. `of_others`: the pair of the token itself counts 0. `logit`: the scaled
+logit of the older pairs, or of a lone one, and -inf for all others. `nothing`: 0."""
+ROW_TERMS: tuple[RowTerm, ...] = get_args(RowTerm)
+Merge = Literal["sum", "mean", "max", "none"]
+MERGES: tuple[Merge, ...] = get_args(Merge)
+"""How the query heads of a segment are merged; `none`: a segment has one."""
 
 
 @dataclass(frozen=True)

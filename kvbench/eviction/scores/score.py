@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kernels.row_sums import Merge, RowTerm
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, PredictedQueries
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
-from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.ragged import Merge, Planes, RaggedHeads, RowTerm, Slots
 from kvbench.support.errors import UserError
 from kvbench.support.facts import PAIRS_DIFFER, SCORED_BEFORE_ANSWER, SCORED_ONCE, UNSIGNED, Claim
 
@@ -109,7 +108,7 @@ class Score(Protocol):
     merges_last: whether query heads are reduced after `refine`, which then gets one row per query head.
     pools_protected: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
-    row_term: the sum that the raw score is, or is made of, for the single row of a new token (`kernels/row_sums`), or
+    row_term: the sum that the raw score is, or is made of, for the single row of a new token (`RowTerm`), or
         `position`. Kernels then score the heads of many cells at once while answers are decoded, and the functions
         named `..._segments` say what follows the sum. None: every cell is scored by itself. A subclass that defines
         functions does not inherit it.

@@ -29,7 +29,7 @@ import torch
 from kvbench.extras.efficiency import roofline
 from kvbench.extras.efficiency.transformers_steps import own_steps
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -159,8 +159,8 @@ def _time_cell(
     raises when memory runs out.
     """
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
-    rooms = model.engine.rooms and type(model.engine.rooms)()  # a run's sizes, and peaks of this cell alone
-    engine = replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), rooms=rooms)
+    decoding = model.engine.decoding.fresh()  # a run's sizes, and peaks of this cell alone
+    engine = replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance(), decoding=decoding)
     model = replace(model, engine=engine)
     _reset_peaks(engine)
     engine.sync()
@@ -236,9 +236,8 @@ def _decode_in_production(
 ) -> None:
     """Time the steps of the same tokens as in production, but for the first ones of a graph, which capture it."""
     engine, steps, new_tokens = model.engine, list[float](), _task(cell).new_tokens
-    reason = engine.launched(batch, new_tokens)
+    reason = engine.decoding.launched(batch, new_tokens)
     if reason is None:
-        assert isinstance(batch, RaggedBatch)
         batch.num_new_tokens = 0  # the same tokens are written in the same places
         start = None
         for block in engine.decode_steps(batch, logits, (), 0, greedy):

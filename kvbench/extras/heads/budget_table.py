@@ -23,7 +23,6 @@ from kvbench.eviction.scores.host import projected_norms
 from kvbench.extras.heads.calibration import loaded, prompts_of
 from kvbench.extras.probes.scene import Scene
 from kvbench.models import bridge
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.prompts.tokens import ends
 from kvbench.models.repeat import FrozenAttentionCache
 from kvbench.run.evict_cell import eviction_of
@@ -88,7 +87,7 @@ def evicted_parts(utility: Table, scores: Table, tokens: int) -> Table:
 def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table]:
     """Return the utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
     engine, cache, question = scene.model.engine, scene.shared.cache, list(scene.prompt.question)
-    batch = RaggedBatch([cache], engine.max_batch, len(question) + new_tokens, engine.kernels)
+    batch = engine.batch([cache], len(question) + new_tokens)
     on_cpu = torch.tensor(question) if question else None
     (answer,) = engine.generate(scene.reading.prefilled, batch, stop, question=on_cpu)
     if len(answer.ids) < 2:

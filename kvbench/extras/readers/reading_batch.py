@@ -30,11 +30,12 @@ class Chooses(Protocol):
 
 
 class CountingBatch(RaggedBatch):
-    """A `RaggedBatch` in plain PyTorch that reads a part of its pairs, and counts the bytes."""
+    """A `RaggedBatch` that reads a part of its pairs, and counts the bytes."""
+
+    uncaptured = "the host counts the pairs that a reader chooses"
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int) -> None:
         super().__init__(caches, cells, max_new_tokens)
-        self.uncaptured = "the host counts the pairs that a reader chooses"
         self._bytes_read: dict[int, list[BytesRead]] = {}
 
     def _rows(self, state: RaggedLayer, run: EqualLengthSegments) -> list[int]:

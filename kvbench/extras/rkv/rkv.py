@@ -12,10 +12,9 @@ import torch.nn.functional as F
 
 from kvbench.cache.attention import logits_by_chunk
 from kvbench.cache.kernels.choice import kernel_module
-from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Dense, Ranked, Scores
-from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.ragged import Merge, Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError

@@ -35,7 +35,6 @@ from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
-from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
 from kvbench.eviction.allocation.allocation import Heads as HeadAllocation
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
@@ -43,7 +42,7 @@ from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import best_first, mean_over_heads
-from kvbench.eviction.scores.ragged import Planes, RaggedHeads
+from kvbench.eviction.scores.ragged import Merge, Planes, RaggedHeads
 from kvbench.eviction.scores.score import RawTerm, Score, is_row_sum, row_term_of
 from kvbench.extras.triton import column_sums, pooled, ragged_decode, row_sums, slots
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row

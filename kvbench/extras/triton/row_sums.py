@@ -2,7 +2,7 @@
 
 A program owns a block of pairs of one segment and meets the query heads of its token one after the other. Everything is
 float32, and v - o is taken directly, so that nothing has to be prepared and no difference cancels. The reference is
-`kvbench/cache/kernels/row_sums.py`.
+`row_sums_reference.py`.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvbench.cache.kernels.column_sums import RESOLVED
 from kvbench.cache.kernels.ragged_decode import FlatPairs, SegmentLse, SegmentRows, Segments
-from kvbench.cache.kernels.row_sums import MERGES, ROW_TERMS
+from kvbench.eviction.scores.ragged import MERGES, ROW_TERMS
 from kvbench.extras.triton.programs import compiled_sizes
 
 BLOCK = 32

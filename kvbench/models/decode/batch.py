@@ -6,34 +6,25 @@ cells are active.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
 from itertools import groupby
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_segments, hidden
-from kvbench.cache.kernels.choice import Kernels, kernel_module, packages, ragged_decode_of
-from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copy_marked, marks
+from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
-
-if TYPE_CHECKING:
-    from kvbench.cache.kernels.flat import Room, Rooms, VarlenLayer
 
 Heads = Float[Tensor, "cells heads new head_dim"]
 KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
 CellRows = Float[Tensor, "heads new head_dim"]
 CellPairs = Float[Tensor, "kv_heads new head_dim"]
-Place = Callable[[Tensor, Tensor], "tuple[Sequence[Tensor], list[VarlenLayer]]"]
-"""From pairs of a kind, and the lengths of segments by layer, to memory for their pairs and the layers over it."""
 
 
 class BytesRead(NamedTuple):
@@ -139,7 +130,7 @@ class EqualLengthSegments:
 
 @dataclass(frozen=True)
 class RaggedLayer:
-    """One layer of a batch: runs of equal length, or a flat store for a kernel.
+    """One layer of a batch: runs of equal length.
 
     order, inverse: None if the segments are already in order. pair_bytes: of a key and its value.
     """
@@ -150,15 +141,14 @@ class RaggedLayer:
     pair_bytes: int
     runs: tuple[EqualLengthSegments, ...]
     sliding_window: int | None
-    varlen: "VarlenLayer | None" = None
 
     @property
     def device(self) -> torch.device:
         """Where its pairs lie."""
-        return self.runs[0].keys.device if self.varlen is None else self.varlen.keys.device
+        return self.runs[0].keys.device
 
     def narrowed(self, rows: Sequence[int], num_active: int) -> "RaggedLayer":
-        """Return the layer of these rows of `num_active`, without a flat store; other runs are as they were."""
+        """Return the layer of these rows of `num_active`; other runs are as they were."""
         heads, new_row = self.segments // num_active, {row: place for place, row in enumerate(rows)}
         order = list(range(self.segments)) if self.order is None else self.order.tolist()
         runs, kept_rows = [], list[int]()
@@ -200,78 +190,40 @@ class RaggedBatch(DecodeBatch):
 
     The segments of a layer are ordered by prefix length; segments of equal length are one dense product without
     padding. Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the
-    way, so that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of
-    runs, except in local layers, which mask a part of theirs; what cells keep of one full cache goes there straight
-    from it, to a room of `rooms` if there is one. Prompts of several lengths go together where no layer is local.
+    way, so that only one layer is in memory twice. Prompts of several lengths go together where no layer is local.
     """
 
-    def __init__(
-        self,
-        caches: Iterable[KVCache | CutCache],
-        cells: int,
-        max_new_tokens: int,
-        kernels: Kernels = "torch",
-        rooms: "Rooms | None" = None,
-    ) -> None:
-        remaining, num_tokens, self._first, states, wholes = [], set(), [], [], list[KVCache | None]()
+    uncaptured = "the host counts the tokens behind the prefixes"
+
+    def __init__(self, caches: Iterable[KVCache | CutCache], cells: int, max_new_tokens: int) -> None:
+        remaining, num_tokens, self._first, states = list[list[LayerCache | CutLayer]](), set(), [], []
         for cache in caches:
-            wholes.append(cache.whole if isinstance(cache, CutCache) else None)
             remaining.append(list(reversed(cache.layers)))
             num_tokens.add(cache.num_tokens)
             self._first.append(cache.position)
             states.append(cache.recurrent)
             del cache
         assert len({len(layers) for layers in remaining}) == 1
-        local = any(layer.sliding_window is not None for layer in remaining[0])
-        assert len(num_tokens) == 1 or not local, "masks of local layers need one length"
+        self._local = any(layer.sliding_window is not None for layer in remaining[0])
+        assert len(num_tokens) == 1 or not self._local, "masks of local layers need one length"
         super().__init__(cells, len(remaining), max(num_tokens), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
-        self._layers, self.decode = {}, ragged_decode_of(kernels)
-        self.tails: Any = kernel_module("tail", kernels) if kernels in packages() else None
-        self._past: dict[torch.device, Int[Tensor, ""]] = {}
-        self._on_device = False
-        self.uncaptured = f"model.kernels={kernels}" if self.decode is not None and self.tails is None else None
-        self.room = None if rooms is None or local else self._enter(rooms, remaining)
-        alone = "memory of its own" if rooms is None else "layers of several shapes, or little memory"
-        self.unshared = "local layers" if local else alone
-        place: Place | None = None if self.room is None else self.room.place
-        if place is None and self.decode is not None:
-            place = partial(import_module("kvbench.cache.kernels.flat").placed, max_new_tokens)
-        if place is not None and (whole := _common(wholes)) is not None:
-            by_layer = list(zip(*map(reversed, remaining), strict=True))
-            cut = [layers for layers in by_layer if isinstance(layers[0], CutLayer)]
-            remaining = [[layer for layer in layers if not isinstance(layer, CutLayer)] for layers in remaining]
-            for stack in whole.stacked:
-                self._layers |= _flat(stack, cut[: stack.layers], place)
-                del cut[: stack.layers]
-        while remaining[0]:
-            layers = [cache_layers.pop() for cache_layers in remaining]
-            flat = None if layers[0].sliding_window is not None else place
-            copied = _copied(layers, together=flat is not None)
-            self._layers[copied[0].index] = _joined(copied, flat) if flat else _order(copied, max_new_tokens)
-        self._layers = dict(sorted(self._layers.items()))
+        self._layers = dict(sorted(self._laid_out(remaining).items()))
 
-    def _enter(self, rooms: "Rooms", cells: Sequence[Sequence[LayerCache | CutLayer]]) -> "Room | None":
-        """Return a room for the layers of all cells, if these are alike."""
-        likes = [layer.whole.keys if isinstance(layer, CutLayer) else layer.keys for layer in cells[0]]
-        kinds = zip(cells[0], likes, strict=True)
-        if len({(len(layer.lengths), like.shape[1], like.dtype, like.device) for layer, like in kinds}) > 1:
-            return None
-        pairs, longest = sum(map(sum, self._pairs)), max(max(layer.lengths) for layers in cells for layer in layers)
-        segments = len(cells) * len(cells[0][0].lengths)
-        room = rooms.take(self, likes[0], len(likes), segments, (pairs, longest, self.max_new_tokens))
-        if room is not None:
-            self._past[likes[0].device] = room.past
-        return room
+    def _laid_out(self, remaining: Sequence[list[LayerCache | CutLayer]]) -> dict[int, RaggedLayer]:
+        """Return the layers by their indices. remaining: the layers of each cell, the last one first; a layer is taken
+        off the lists before it is copied, so that it can be freed.
+        """
+        laid_out = {}
+        while remaining[0]:
+            layers = [of_cell.pop() for of_cell in remaining]
+            laid_out[layers[0].index] = runs_of(layers, self.max_new_tokens)
+        return laid_out
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
-        if state.varlen is not None and self.tails is not None:
-            return self._attend_by_kernels(state.varlen, queries, keys, values, rule)
-        cache_heads, tail = state.segments // cells, self.num_new_tokens + new
-        if self._on_device:  # the whole room, of which a mask hides what is not read yet
-            tail = self.max_new_tokens
+        cache_heads, tail = state.segments // cells, self._tail(new)
         group, end = heads // cache_heads, self.num_tokens + tail
         fresh = [state.fresh(part, cache_heads) for part in (keys, values)]
         rows = state.sorted(queries.reshape(state.segments, group * new, head_dim))
@@ -279,18 +231,11 @@ class RaggedBatch(DecodeBatch):
         sinks = None if sinks is None else state.sorted(sinks)
         hidden_tail = self._unseen(slice(self.num_tokens, end), new, end, group, state, queries.device)
         outputs = []
-        if state.varlen is not None and self.decode is not None:
-            for store, part in zip((state.varlen.tail_keys, state.varlen.tail_values), fresh, strict=True):
-                store[:, self.num_new_tokens : tail] = part
-            outputs.append(state.varlen.attend(self.decode, rows, tail, hidden_tail, rule, sinks))
         for run in state.runs:
             segments, hidden_prefix = slice(run.start, run.stop), None
             stores = run.keys[:, : run.prefix + tail], run.values[:, : run.prefix + tail]
             for store, part in zip(stores, fresh, strict=True):
-                if self._on_device:
-                    store.index_copy_(1, (run.prefix + self._past_on(store.device)).view(1), part[segments])
-                else:
-                    store[:, run.prefix + self.num_new_tokens :] = part[segments]
+                self._append(store, run.prefix, part[segments])
             if state.sliding_window is not None:
                 columns = slice(self.num_tokens - run.prefix, self.num_tokens)
                 hidden_prefix = self._unseen(columns, new, end, group, state, queries.device)
@@ -324,55 +269,26 @@ class RaggedBatch(DecodeBatch):
         """Return the pairs that the rows of a run's segments do not read: by default none."""
         return None
 
-    def _attend_by_kernels(
-        self, state: "VarlenLayer", queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
-    ) -> Heads:
-        """`_attend` by four launches, which are the same in every step."""
-        assert self.tails is not None and self.decode is not None
-        past, tails = self._past_on(queries.device), (state.tail_keys, state.tail_values)
-        self.tails.append(*tails, keys, values, past)
-        rows = queries.reshape(len(state.tail_keys), -1, queries.shape[3])
-        prefix, options = state.prefix(self.decode, rows, rule), (rule.scaling, rule.softcap, rule.sinks)
-        return self.tails.with_tail(rows, *prefix, *tails, past, queries.shape[2], *options).view(queries.shape)
+    def _tail(self, new: int) -> int:
+        """Return how many tokens behind a prefix are attended to while `new` ones are read."""
+        return self.num_new_tokens + new
+
+    def _append(
+        self, store: Float[Tensor, "segments pairs head_dim"], prefix: int, new: Float[Tensor, "segments new head_dim"]
+    ) -> None:
+        """Write new pairs behind the prefix and the tokens read since."""
+        store[:, prefix + self.num_new_tokens :] = new
 
     def _unseen(
         self, columns: slice, new: int, end: int, group: int, state: RaggedLayer, device: torch.device
     ) -> Bool[Tensor, "rows columns"] | None:
-        """Return the mask of the positions `columns` for rows of a segment; `on_device` of a single new token."""
-        if not self._on_device:
-            return unseen(columns, new, end, group, state.sliding_window, device)
-        newest = self.num_tokens + self._past_on(device)
-        positions = torch.arange(columns.start, columns.stop, device=device)
-        masked = positions > newest
-        if state.sliding_window is not None:
-            masked |= positions <= newest - state.sliding_window
-        return masked.expand(group, -1)
-
-    @contextmanager
-    def on_device(self) -> Iterator[None]:
-        """Read single tokens in the same way whatever their number, which only the device knows: for a CUDA graph."""
-        for device in {layer.device for layer in self._layers.values()}:
-            self._past_on(device).fill_(self.num_new_tokens)
-        self._on_device = True
-        yield
-        self._on_device = False
-
-    def _past_on(self, device: torch.device) -> Int[Tensor, ""]:
-        """Return the number of tokens read since the prompt, on a device that holds layers."""
-        if device not in self._past:
-            self._past[device] = torch.full((), self.num_new_tokens, device=device)
-        return self._past[device]
-
-    def finish(self, new: int) -> None:
-        """Count tokens as read, on the devices too."""
-        super().finish(new)
-        for past in self._past.values():
-            past += new
+        """Return the mask of the positions `columns` for rows of a segment."""
+        return unseen(columns, new, end, group, state.sliding_window, device)
 
     def narrow(self, cells: Sequence[int]) -> None:
-        """Leave out the other cells, on a CPU in plain PyTorch. The bits of the others do not change."""
+        """Leave out the other cells, on a CPU. The bits of the others do not change."""
         devices = {layer.device.type for layer in self._layers.values()}
-        if self.decode is not None or self.recurrent is not None or devices != {"cpu"}:
+        if self.recurrent is not None or devices != {"cpu"}:
             return
         rows = [self.order.index(cell) for cell in cells]
         self._layers = {index: layer.narrowed(rows, self.num_active) for index, layer in self._layers.items()}
@@ -380,10 +296,11 @@ class RaggedBatch(DecodeBatch):
         self.order, self.num_active = list(cells), len(cells)
 
     def appended(self, caches: Sequence[KVCache]) -> list[KVCache]:
-        """Return the caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels,
-        which add up prefix and tail in another order, nor for renumbered pairs.
+        """Return the caches of which the batch holds copies, with the tokens read since as kept pairs.
+
+        Not for caches whose kept pairs are renumbered.
         """
-        assert self.decode is None and all(cache.next_position is None for cache in caches)
+        assert all(cache.next_position is None for cache in caches)
         tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
         grown = []
         for cell, cache in enumerate(caches):
@@ -437,67 +354,9 @@ def sinks_by_row(
     return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
-def _common(wholes: Sequence[KVCache | None]) -> KVCache | None:
-    """Return the full cache that all cells are cut from, with stacks if any of its equals has them; None: there is
-    none.
-    """
-    caches = [whole for whole in wholes if whole is not None]
-    if len(caches) < len(wholes) or any(each.layers[0].keys is not caches[0].layers[0].keys for each in caches):
-        return None
-    return next((whole for whole in caches if whole.stacks), caches[0])
-
-
-def _copied(layers: Sequence[LayerCache | CutLayer], together: bool) -> list[LayerCache]:
-    """Return a layer of all cells as each keeps it. together: copy at once what several keep of one full layer."""
-    cut = [layer for layer in layers if isinstance(layer, CutLayer) and not layer.keeps_all]
-    if not together or any(layer.whole.keys is not cut[0].whole.keys for layer in cut):
-        cut = []
-    copies = iter(_cut_together(cut) if cut else ())
-    shared = set(map(id, cut))
-    return [
-        next(copies) if id(layer) in shared else layer.copied if isinstance(layer, CutLayer) else layer
-        for layer in layers
-    ]
-
-
-def _cut_together(cut: Sequence[CutLayer]) -> list[LayerCache]:
-    """Return what cells keep of one full layer, as views of one copy; nothing reads their positions."""
-    whole, pairs = cut[0].whole, [sum(layer.lengths) for layer in cut]
-    stores = [part.new_empty(sum(pairs), part.shape[1]) for part in (whole.keys, whole.values)]
-    copy_marked(whole, marks(whole, [cut]), stores)
-    unread, parts = whole.positions[:1], zip(cut, *(store.split(pairs) for store in stores), strict=True)
-    return [
-        replace(whole, keys=keys, values=values, positions=unread.expand(len(keys)), offsets=layer.offsets)
-        for layer, keys, values in parts
-    ]
-
-
-def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], place: Place) -> dict[int, RaggedLayer]:
-    """Return the layers of a stack, by their indices, as stores for a kernel. cut: what is kept, by layer and cell."""
-    assert len({len(layer.lengths) for layers in cut for layer in layers}) == 1, "cells of a batch share one layout"
-    sizes = torch.tensor([[length for layer in layers for length in layer.lengths] for layers in cut])
-    stores, flat = place(stack.keys, sizes)
-    copy_marked(stack, marks(stack, cut), stores)
-    return {layers[0].index: _flat_layer(own) for layers, own in zip(cut, flat, strict=True)}
-
-
-def _joined(layers: Sequence[LayerCache], place: Place) -> RaggedLayer:
-    """Return a layer of all cells as a store for a kernel."""
-    sizes = torch.tensor([[length for layer in layers for length in layer.lengths]])
-    assert len({layer.cache_heads for layer in layers}) == 1, "cells of a batch share one layout"
-    stores, (flat,) = place(layers[0].keys, sizes)
-    for store, parts in zip(stores, zip(*((layer.keys, layer.values) for layer in layers), strict=True), strict=True):
-        torch.cat(parts, out=store)
-    return _flat_layer(flat)
-
-
-def _flat_layer(flat: "VarlenLayer") -> RaggedLayer:
-    pair_bytes = 2 * flat.keys.shape[1] * flat.keys.itemsize
-    return RaggedLayer(None, None, len(flat.lengths), pair_bytes, (), None, flat)
-
-
-def _order(layers: Sequence[LayerCache], max_new_tokens: int) -> RaggedLayer:
-    """Return the cache heads of all cells as runs of equal length, shortest prefix first."""
+def runs_of(own: Sequence[LayerCache | CutLayer], max_new_tokens: int) -> RaggedLayer:
+    """Return the cache heads of a layer of all cells as runs of equal length, shortest prefix first."""
+    layers = [layer.copied if isinstance(layer, CutLayer) else layer for layer in own]
     like, sliding_window = layers[0].keys, layers[0].sliding_window
     pair_bytes = 2 * like.shape[1] * like.itemsize
     assert {layer.cache_heads for layer in layers} == {layers[0].cache_heads}, "cells of a batch share one layout"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import torch
 
 from kvbench.cache.attention import explicit, fused
-from kvbench.cache.kernels.choice import check_installed, check_softcap, chosen_kernels, packages
+from kvbench.cache.kernels.choice import check_installed, check_softcap, chosen_kernels
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
+from kvbench.models.decode.decoding import decoding_of
 from kvbench.models.engine import Engine
 from kvbench.models.linear_layers import Products, chosen_products, use_products
 from kvbench.models.loading.architecture import (
@@ -175,7 +175,6 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
         max_length=info.max_length,
         attend=prompt_attention(spec.attention),
         kernels=kernels,
-        cuda_graph=spec.cuda_graph,
         rope=length_rope(info.config),
     )
     try:
@@ -223,8 +222,7 @@ def _attach(engine: Engine, spec: ModelSpec, recorded: Products | None) -> tuple
     bridge.attach(model)
     spec.adapt(engine)
     check_model(engine, expected)
-    if engine.uncaptured is None and engine.kernels in packages():
-        engine.rooms = import_module("kvbench.cache.kernels.flat").Rooms()
+    engine.decoding = decoding_of(engine, spec.cuda_graph)
     return products, wide
 
 

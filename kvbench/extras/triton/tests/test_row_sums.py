@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from kvbench.cache.kernels.ragged_decode import Segments, ragged_decode
-from kvbench.cache.kernels.row_sums import MERGES, ROW_TERMS, row_sums
+from kvbench.eviction.scores.ragged import MERGES, ROW_TERMS
 from kvbench.extras.triton import row_sums as fast
+from kvbench.extras.triton.row_sums_reference import row_sums
 
 SCALING, HEAD_DIM = 0.4, 24
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
+from kvbench.extras.gpu_decoding.rooms import Rooms
+from kvbench.extras.gpu_decoding.tests.test_graph import prompts
 from kvbench.extras.triton import programs, ragged_decode
 from kvbench.extras.triton.programs import HALF, WIDE, Tuned
-from tests.models.test_graph import prompts
 from tests.pretended_gpu import PretendedGpu
 
 SIZES = [HALF, {**HALF, "BLOCK": 128, "num_warps": 8}, WIDE]

@@ -1,4 +1,4 @@
-"""A tile whose prefixes a kernel attends to, against the same in plain PyTorch."""
+"""A flat batch, whose prefixes a kernel attends to, against runs in plain PyTorch."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,9 +8,11 @@ import torch
 
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
-from kvbench.models.decode.batch import RaggedBatch
 from tests.allocations import stored_bytes
 from tests.arrays import random_layer
+from tests.batches import batch_by
+
+pytest.importorskip("triton", reason="no kernels without triton: pip install 'kvbench[kernels]'")
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 24
 
@@ -32,7 +34,7 @@ def caches(local: bool = False, dtype: torch.dtype = torch.float32) -> list[KVCa
 def outputs(
     kernels: Any, rule: AttentionParams, dtype: torch.dtype = torch.float32, local: bool = False
 ) -> list[torch.Tensor]:
-    tile = RaggedBatch(caches(local, dtype), 3, 8, kernels)
+    tile = batch_by(kernels, caches(local, dtype), 3, 8)
     generator, attended = torch.Generator().manual_seed(4), []
     for new in (5, 1):
         queries = torch.randn(3, HEADS, new, HEAD_DIM, generator=generator).to(dtype)
@@ -69,5 +71,5 @@ def test_local_layers_are_left_to_plain_pytorch() -> None:
 
 
 def test_bytes_are_those_of_the_pairs() -> None:
-    flat, runs = (RaggedBatch(caches(), 2, 8, kernels) for kernels in ("triton", "torch"))
+    flat, runs = (batch_by(kernels, caches(), 2, 8) for kernels in ("triton", "torch"))
     assert stored_bytes(flat) == stored_bytes(runs) and flat.peak_bytes == runs.peak_bytes

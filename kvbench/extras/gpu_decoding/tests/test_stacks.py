@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import CutCache, KVCache, LayerCache, compact
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
+from tests.batches import batch_by
 from tests.models.families import PROMPT, engine_of
 
 SIZES = {"llama": [3, 1], "gemma2": [2]}
@@ -64,10 +66,10 @@ def test_cells_are_copied_into_their_batch(
         assert (cut.bytes_held, cut.bytes_allocated) == (own.bytes_held, own.bytes_allocated)
         copied = cache.with_evictable([layer.copied for layer in cut.evictable])
         assert all(torch.equal(*pair) for pair in zip(_pairs(copied), _pairs(own), strict=True))
-    expected = RaggedBatch(smaller, 4, 5, kernels)
+    expected = batch_by(kernels, smaller, 4, 5)
     repeated = replace(cuts[0], whole=cache.with_evictable(cache.evictable))
     for caches in (cuts, [repeated, *cuts[1:]], [*cuts[:1], smaller[1], *cuts[2:]], [smaller[0], *cuts[1:]]):
-        assert_same_batch(RaggedBatch(caches, 4, 5, kernels), expected)
+        assert_same_batch(batch_by(kernels, caches, 4, 5), expected)
 
 
 def assert_same_batch(straight: RaggedBatch, expected: RaggedBatch) -> None:
@@ -76,11 +78,11 @@ def assert_same_batch(straight: RaggedBatch, expected: RaggedBatch) -> None:
     for layer, other in zip(straight._layers.values(), expected._layers.values(), strict=True):
         for run, its in zip(layer.runs, other.runs, strict=True):
             assert torch.equal(run.keys, its.keys) and torch.equal(run.values, its.values)
-        if layer.varlen is not None and other.varlen is not None:
+        if isinstance(layer, FlatLayer) and isinstance(other, FlatLayer):
             for name in ("keys", "values", "starts", "lengths", "tail_keys", "tail_values"):
-                assert torch.equal(getattr(layer.varlen, name), getattr(other.varlen, name))
-            assert layer.varlen.longest == other.varlen.longest
-        assert (layer.varlen is None) == (other.varlen is None)
+                assert torch.equal(getattr(layer, name), getattr(other, name))
+            assert layer.longest == other.longest
+        assert type(layer) is type(other)
 
 
 def _pairs(cache: KVCache) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """Decoding by a CUDA graph: a step is captured once and replayed, without work of the host in between; where batches
-of several prompts lie in one room (`kvbench.cache.kernels.flat`), for all of them.
+of several prompts lie in one room (`kvbench.extras.gpu_decoding.rooms`), for all of them.
 
-All that changes from step to step lies on the device: the number of tokens read (`RaggedBatch.on_device`), positions,
+All that changes from step to step lies on the device: the number of tokens read (`GraphBatch.on_device`), positions,
 the chosen tokens, and which cells are still running. The host reads the tokens of `READ_EVERY` steps at once, so that
 at most `READ_EVERY` - 1 steps follow the end of the last answer.
 """
@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kvbench.extras.gpu_decoding.graph_batch import GraphBatch
 from kvbench.models import bridge
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.next_token import Chosen, Sampled, Sampler, greedy
 
 READ_EVERY = 8
@@ -27,7 +27,7 @@ Read = Callable[[Int[Tensor, "cells"], Int[Tensor, "cells"]], Float[Tensor, "cel
 
 def blocks(
     model: Any,
-    batch: RaggedBatch,
+    batch: GraphBatch,
     logits: Float[Tensor, "cells vocabulary"],
     steps: int,
     stop: Collection[int],
@@ -74,7 +74,7 @@ class DecodeGraph:
         self._chosen = torch.zeros(READ_EVERY, cells, 2, dtype=torch.double, device=device)
 
     def blocks(
-        self, read: Read, batch: RaggedBatch, logits: Float[Tensor, "cells vocabulary"], steps: int, choose: Sampler
+        self, read: Read, batch: GraphBatch, logits: Float[Tensor, "cells vocabulary"], steps: int, choose: Sampler
     ) -> Iterator[list[Chosen]]:
         """Yield as the function of this name. read: the logits after one more token of every cell, at these positions;
         it may not wait for the device.
@@ -93,7 +93,7 @@ class DecodeGraph:
             batch.num_new_tokens += 1
         yield self._chosen[: (steps - 1) % READ_EVERY + 1].tolist()
 
-    def _begin(self, batch: RaggedBatch, choose: Sampler) -> None:
+    def _begin(self, batch: GraphBatch, choose: Sampler) -> None:
         """Start the answers of a batch."""
         if isinstance(self._rule, Sampled) and isinstance(choose, Sampled):
             self._rule.uniforms.copy_(choose.uniforms)
@@ -101,7 +101,7 @@ class DecodeGraph:
         self._step.zero_()
         self._running.fill_(True)
 
-    def _capture(self, read: Read, batch: RaggedBatch) -> Any:
+    def _capture(self, read: Read, batch: GraphBatch) -> Any:
         """Return the captured step, after a step outside of it: kernels are compiled, buffers allocated."""
         stream = torch.cuda.Stream(self._chosen.device)
         stream.wait_stream(torch.cuda.current_stream())

@@ -1,85 +1,21 @@
-"""The layers of a decode batch for kernels: all prefixes in one flat store, and dense tails.
+"""Rooms: memory of flat batches that outlives a prompt, so that a step captured over it serves later prompts too.
 
-A *room* is such memory that outlives a prompt, so that a step captured over it serves later prompts too. What a step
-launches depends on the sizes of the room, which are rounded up. What lies beyond the bounds of a prompt is never read.
+What a step launches depends on the sizes of the room, which are rounded up. What lies beyond the bounds of a prompt is
+never read.
 """
 
 import weakref
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import AttentionParams, capped
-from kvbench.cache.kernels.ragged_decode import merged
+from kvbench.extras.gpu_decoding.flat_layer import FlatLayer, flat_layer
 
 MOST = 4
 """Rooms that are kept, the last ones used."""
-
-
-@dataclass(frozen=True)
-class VarlenLayer:
-    """A layer for a kernel of `ragged_decode`: prefixes in a flat store, and dense tails, in the same order.
-
-    Segment s owns the pairs starts[s] to starts[s] + lengths[s]; `longest` is at least the largest of `lengths`.
-    """
-
-    keys: Float[Tensor, "pairs head_dim"]
-    values: Float[Tensor, "pairs head_dim"]
-    starts: Int[Tensor, "segments"]
-    lengths: Int[Tensor, "segments"]
-    longest: int
-    tail_keys: Float[Tensor, "segments max_new_tokens head_dim"]
-    tail_values: Float[Tensor, "segments max_new_tokens head_dim"]
-
-    def prefix(
-        self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: AttentionParams
-    ) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
-        """Return outputs and log-sum-exp over the prefixes, by the kernel."""
-        options = {"softcap": rule.softcap, "longest": self.longest}
-        return decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
-
-    def attend(
-        self,
-        decode: Callable[..., Any],
-        rows: Float[Tensor, "segments rows head_dim"],
-        tail: int,
-        hidden_tail: Bool[Tensor, "rows tail"] | None,
-        rule: AttentionParams,
-        sinks: Float[Tensor, "segments rows"] | None,
-    ) -> Float[Tensor, "segments rows head_dim"]:
-        """Return one softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
-
-        The two are merged by log-sum-exp in float32, with the sink of each row. Outputs have the dtype of the rows.
-        """
-        outputs, lse = self.prefix(decode, rows, rule)
-        logits = capped(rows.float() @ self.tail_keys[:, :tail].float().mT * rule.scaling, rule.softcap)
-        if hidden_tail is not None:
-            logits = logits.masked_fill(hidden_tail, -torch.inf)
-        newer = logits.softmax(dim=-1) @ self.tail_values[:, :tail].float()
-        joined, total = merged(torch.stack((outputs.float(), newer)), torch.stack((lse, logits.logsumexp(dim=-1))))
-        if sinks is not None:
-            joined = joined * (total - torch.logaddexp(total, sinks.float())).exp()[..., None]
-        return joined.to(rows.dtype)
-
-
-def placed(
-    max_new_tokens: int, like: Float[Tensor, "any head_dim"], lengths: Int[Tensor, "layers segments"]
-) -> tuple[list[Float[Tensor, "pairs head_dim"]], list[VarlenLayer]]:
-    """Return memory of their own for layers: where their keys and values are to be written, and the layers over it.
-
-    lengths: of their segments, on the host. like: such pairs.
-    """
-    by_layer = lengths.sum(dim=1).tolist()
-    stores = [like.new_empty(sum(by_layer), like.shape[1]) for _ in range(2)]
-    bounds = (part.to(like.device, non_blocking=True) for part in (lengths.cumsum(1) - lengths, lengths.int()))
-    tails = like.new_zeros(2, *lengths.shape, max_new_tokens, like.shape[1])
-    parts = (store.split(by_layer) for store in stores)
-    fields = zip(*parts, *bounds, lengths.amax(dim=1).tolist(), *tails, strict=True)
-    return stores, [VarlenLayer(*each) for each in fields]
 
 
 class Room:
@@ -118,7 +54,7 @@ class Room:
 
     def place(
         self, like: Float[Tensor, "any head_dim"], lengths: Int[Tensor, "layers segments"]
-    ) -> tuple[list[Float[Tensor, "pairs head_dim"]], list[VarlenLayer]]:
+    ) -> tuple[list[Float[Tensor, "pairs head_dim"]], list[FlatLayer]]:
         """`placed` for the next layers of the batch."""
         rows, first = slice(self._layers, self._layers + len(lengths)), self._pairs
         self._layers, self._pairs = rows.stop, first + int(lengths.sum())
@@ -127,7 +63,7 @@ class Room:
             bounds[rows].copy_(numbers, non_blocking=True)
         fields = zip(self.starts[rows], self.lengths[rows], *self.tails[:, rows], strict=True)
         layers = [
-            VarlenLayer(self.keys, self.values, starts, held, self.longest, *tails) for starts, held, *tails in fields
+            flat_layer(self.keys, self.values, starts, held, self.longest, *tails) for starts, held, *tails in fields
         ]
         return [part[first : self._pairs] for part in (self.keys, self.values)], layers
 

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import Rooms
 from kvbench.cache.kv_cache import CutCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.graph import READ_EVERY
+from kvbench.extras.gpu_decoding.graph import READ_EVERY
+from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
@@ -29,13 +28,13 @@ STREAMING = Policy("streaming_llm", window=1, sink=1, recent=2, state="none")
 def answers(
     engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None, choose: Sampler = greedy
 ) -> list[Generation]:
-    """Two cells of one prompt; `sliding_window`: their last layer is local."""
+    """Two cells of one prompt, in memory of their own; `sliding_window`: their last layer is local."""
     prefilled = engine.prefill(torch.arange(40) % TOKENS, {8})
     caches = [Eviction(RAGGED, Attention(), TokenBudget(budget))(prefilled.cache) for budget in (16, 24)]
     if sliding_window is not None:
         last = replace(prefilled.cache.layers[-1], sliding_window=sliding_window)
         caches = [replace(cache, layers=(*cache.layers[:-1], last)) for cache in caches]
-    batch = RaggedBatch(caches, engine.max_batch, NEW_TOKENS, engine.kernels)
+    batch = engine.batch(caches, NEW_TOKENS)
     generations = engine.generate(prefilled, batch, stop, at_least, choose=choose)
     assert batch.num_new_tokens < NEW_TOKENS
     return generations
@@ -66,7 +65,7 @@ def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
     with PretendedGpu() as gpu:
         both(kernels)
     replays = sum(
-        n for place, n in gpu.launches["start"].items() if place.startswith("graph at models/decode/graph.py")
+        n for place, n in gpu.launches["start"].items() if place.startswith("graph at extras/gpu_decoding/graph.py")
     )
     assert replays == NEW_TOKENS - 2 and not gpu.mixed
 
@@ -84,7 +83,7 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
     with PretendedGpu(interpret=False) as gpu:
         engine = small_engine(2, max_batch=2, kernels="triton")
         prefilled = engine.prefill(torch.arange(40), {8})
-        batch = RaggedBatch([prefilled.cache], engine.max_batch, 4 * READ_EVERY, engine.kernels)
+        batch = engine.batch([prefilled.cache], 4 * READ_EVERY)
         with gpu.section("answer"):
             engine.generate(prefilled, batch, stop=())
     assert gpu.waited("answer") == 4
@@ -107,13 +106,13 @@ def prompts(
     """The answers of two cells to prompts of these sizes, one after the other, each in a section of its own."""
     engine = small_engine(1, max_batch=3, kernels=kernels, cuda_graph="never" if rooms is None else "auto")
     engine.model.float()
-    engine.rooms = rooms
+    engine.decoding = replace(engine.decoding, rooms=rooms)
     for number, (size, tokens) in enumerate(zip(sizes, answers, strict=True)):
         prefilled = engine.prefill(torch.arange(size) * (number + 3) % TOKENS)
         eviction = Eviction(STREAMING, Recency(), TokenBudget(size // 2))
         decision = eviction.decide(prefilled.cache)
         kept = CutCache(prefilled.cache, decision.kept, decision.lengths)
-        batch = RaggedBatch([kept, prefilled.cache], 3, tokens, engine.kernels, engine.rooms)
+        batch = engine.batch([kept, prefilled.cache], tokens)
         with gpu.section(f"prompt {number}"):
             answered = engine.generate(prefilled, batch, (), choose=choose(number, tokens))
         yield [(each.ids, each.top2_margin) for each in answered]

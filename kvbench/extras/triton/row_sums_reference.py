@@ -1,7 +1,6 @@
 """Sums over the queries of one token and the pairs of many segments, each with its own sum: the reference."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -9,26 +8,7 @@ from torch import Tensor
 
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, column_sums
 from kvbench.cache.kernels.ragged_decode import FlatPairs, SegmentLse, SegmentRows, Segments
-
-RowTerm = Literal[
-    "nothing",
-    "attn",
-    "attn_squares",
-    "attn_of_others",
-    "attn_squares_of_others",
-    "logit",
-    "obcache_value",
-    "obcache_key",
-    "obcache_joint",
-    "exact_removal",
-    "exact_zeroed",
-]
-"""As in `column_sums`, with a single row. `of_others`: the pair of the token itself counts 0. `logit`: the scaled
-logit of the older pairs, or of a lone one, and -inf for all others. `nothing`: 0."""
-ROW_TERMS: tuple[RowTerm, ...] = get_args(RowTerm)
-Merge = Literal["sum", "mean", "max", "none"]
-MERGES: tuple[Merge, ...] = get_args(Merge)
-"""How the query heads of a segment are merged; `none`: a segment has one."""
+from kvbench.eviction.scores.ragged import Merge, RowTerm
 
 
 def row_sums(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvbench.cache.kernels.flat import MOST, Room, Rooms, round_up
+from kvbench.extras.gpu_decoding.rooms import MOST, Room, Rooms, round_up
 from tests.pretended_gpu import PretendedGpu
 
 LAYERS, SEGMENTS = 2, 3
