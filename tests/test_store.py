@@ -10,6 +10,7 @@ from kvbench.extras.stores.packed import Packed
 from kvbench.run.plan import plan
 from kvbench.tasks.likelihood import PG19
 from tests.run.test_prefill_job import SNAPKV, cells
+from tests.steps import with_steps
 
 
 def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
@@ -24,7 +25,7 @@ def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
         ({"schedule": Schedule(decode_every=2)}, "schedule.decode_every=2 evicts from the answer too"),
         ({"schedule": Schedule(prefill_block=8)}, "schedule.prefill_block=8 evicts while the prompt is read"),
         (
-            {"policy": replace(SNAPKV, positions="cache")},
+            {"policy": with_steps(SNAPKV, positions="cache")},
             "policy.positions=cache .* rotates the keys",
         ),
         ({"task": PG19(context_length=9)}, "task pg19 evicts while it reads"),

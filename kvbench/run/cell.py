@@ -101,7 +101,7 @@ class Cell:
         """Everything that the cell's numbers depend on, as JSON. A copy of the pairs, all of which is read, is not
         named, nor is code of our own.
         """
-        policy = asdict(replace(self.policy, steps=()))
+        policy = {"positions": "original"} | asdict(replace(self.policy, steps=()))  # the ids of rows are made of it
         del policy["steps"]
         for step in self.policy.steps:
             policy |= step.described()

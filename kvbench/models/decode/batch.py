@@ -383,7 +383,7 @@ class RaggedBatch(DecodeBatch):
         """Return the caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels,
         which add up prefix and tail in another order, nor for renumbered pairs.
         """
-        assert self.decode is None and all(cache.next_position is None for cache in caches)
+        assert self.decode is None and all(cache.position == cache.num_tokens for cache in caches)
         tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
         grown = []
         for cell, cache in enumerate(caches):
