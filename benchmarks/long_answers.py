@@ -37,7 +37,7 @@ from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from kvbench.models.rope import key_rotations
+from kvbench.models.key_rotation import key_rotations
 
 PROMPT, SPAN = 256, 1024
 METHODS = ("rkv", "triattention", "full")

@@ -11,6 +11,7 @@ from kvbench.run.cell import Cell
 from kvbench.run.plan import plan
 from kvbench.tasks.likelihood import PG19
 from tests.run.test_prefill_job import SNAPKV, cells
+from tests.steps import with_steps
 
 
 def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
@@ -31,7 +32,7 @@ def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
             "schedule.prefill_block=8 evicts while the prompt is read",
         ),
         (
-            lambda cell: cell.with_method(policy=replace(SNAPKV, positions="cache")),
+            lambda cell: cell.with_method(policy=with_steps(SNAPKV, positions="cache")),
             "policy.positions=cache .* rotates the keys",
         ),
         (lambda cell: replace(cell, task=PG19(context_length=9)), "task pg19 evicts while it reads"),

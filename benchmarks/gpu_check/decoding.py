@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,17 +30,20 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
+from kvbench.extras.positions.positions import Positions
+from kvbench.extras.positions.re_rotation import KeyReRotation
+from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
-from kvbench.models.rope import KeyReRotation, KeyRotation
+from kvbench.models.key_rotation import KeyRotation
 
 H2O = Policy("h2o_obcache", window=8, recent=6, state="accumulate")
 TOVA = Policy("tova_obcache", window=1)
 POOLED = Policy("snapkv", window=8, recent=4, sink=2, pool=Pool("avg", 3))
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
 BY_SCORE = replace(POOLED, name="cake", sink=0, slot_order="score")
-RENUMBERED = replace(STREAMING, positions="cache")
+RENUMBERED = replace(STREAMING, steps=(Positions("cache"),))
 GROUPS: dict[str, Sequence[tuple[Policy, Score]]] = {
     "sums of a row": [
         *((H2O, score) for score in (Attention(), ExactRemoval(), ExactZeroed(), OBCacheValue())),
@@ -251,12 +255,12 @@ def _decode(
     cells, seen = [], []
     for cell, (policy, score) in enumerate(pairs):
         most, heads = tokens // 2 + 3 * cell, 4 if policy.layout == "query_heads" else 2
-        equal = policy.positions == "cache" or policy.heads.kind != "uniform" or policy.group == "layer_mean"
+        equal = policy.renumbers or policy.heads.kind != "uniform" or policy.group == "layer_mean"
         capacity = most if equal else {0: tuple(most + 5 * head for head in range(heads))}
         evictor = Watched(Eviction(policy, score, TokenBudget(most)), capacity)
-        re_rotation = rotation if policy.positions == "cache" else None
+        kind = partial(RenumberedEvictingCache, re_rotation=rotation) if policy.renumbers else EvictingCache
         start = None if caches is None else caches[cell]
-        cells.append(EvictingCache(evictor, 1, start, re_rotation=re_rotation, kernels=kernels))
+        cells.append(kind(evictor, 1, start, kernels=kernels))
         seen.append(evictor.seen)
     batch = EvictingBatch(cells, len(cells), tokens + len(arrays))
     outputs = []

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from kvbench.run.samples import samples_of
-
 from kvbench.models.loading.load import load, model_info
+from kvbench.models.prompts.tokens import samples_of
 from kvbench.records import read_rows
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job

@@ -20,9 +20,6 @@ from kvbench.support.quantity import count_noun, size
 POSITION = torch.int32
 """The dtype of positions: four bytes per KV pair, enough for two billion tokens."""
 
-ROTATED = "rotated"
-"""The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
-
 UNRECORDED: dict[str, Any] = {"windows": (), "future_queries": (), "recordings": {}}
 """The fields of a `LayerCache` whose pairs have no recorded score inputs any more."""
 
@@ -110,8 +107,7 @@ class LayerCache:
     """The KV pairs of one layer, whose heads may hold different numbers of them. Head h owns the rows offsets[h] to
     offsets[h + 1] of `keys`, `values` and `positions`, oldest first.
 
-    positions: the position of each KV pair in the token sequence. Keys are rotated by them, unless a policy re-rotates
-    the kept keys (`KVCache.next_position`).
+    positions: the position of each KV pair in the token sequence. Keys are rotated by them, unless `state` has others.
     windows, future_queries, recordings: what was recorded for scores (`ScoreInputs`): the newest queries with their
     attention, one record per requested number of rows; the predicted statistics of later queries; one number per head
     and token from extra forward passes, by request, or made of hidden states, by score.
@@ -286,29 +282,30 @@ class LayerCache:
 class KVCache:
     """All layers of one sequence. Budgets, lengths and KV pairs count evictable layers only; bytes count all layers.
 
-    num_tokens: tokens read so far, kept or not. next_position: set by key re-rotation (`policy.positions=cache`), the
-    position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
-    its bytes are not counted for the cache. stacks: all evictable layers, several at a time, if they lie so in memory:
-    a few large operations then take the place of one for each layer.
+    num_tokens: tokens read so far, kept or not. recurrent: the state of layers without keys, if any; its bytes are not
+    counted for the cache. stacks: all evictable layers, several at a time, if they lie so in memory: a few large
+    operations then take the place of one for each layer.
     """
 
     layers: tuple[LayerCache, ...]
     num_tokens: int
-    next_position: int | None = None
     recurrent: RecurrentState | None = None
     stacks: tuple[LayerCache, ...] = ()
 
     def __repr__(self) -> str:
         """Return its sizes: a cache has millions of numbers."""
-        held = (
-            f"{count_noun(len(self.layers), 'layer')}, {self.pairs} KV pairs of {count_noun(self.num_tokens, 'token')}"
-        )
-        return f"KVCache({held}, {size([self.bytes_held])})"
+        layers, tokens = count_noun(len(self.layers), "layer"), count_noun(self.num_tokens, "token")
+        return f"KVCache({layers}, {self.pairs} KV pairs of {tokens}, {size([self.bytes_held])})"
 
     @property
     def position(self) -> int:
         """The position of the next token."""
-        return self.num_tokens if self.next_position is None else self.next_position
+        return self.num_tokens
+
+    @property
+    def shown(self) -> "KVCache":
+        """The same pairs, with keys as queries attend to them."""
+        return self
 
     @property
     def evictable(self) -> tuple[LayerCache, ...]:
@@ -449,8 +446,8 @@ class CutCache:
         return self.whole.position
 
     @property
-    def next_position(self) -> int | None:
-        return self.whole.next_position
+    def shown(self) -> "CutCache":
+        return self
 
     @property
     def recurrent(self) -> RecurrentState | None:

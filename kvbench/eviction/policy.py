@@ -20,7 +20,6 @@ from kvbench.support.facts import Claim, check
 Layout = Literal["kv_heads", "query_heads"]
 StateRule = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
-Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
 Crossed = Literal["score", "budget"]
 QUESTION = "question"
@@ -38,7 +37,6 @@ ALLOWED = {
     "layout": get_args(Layout),
     "state": get_args(StateRule),
     "slot_order": get_args(SlotOrder),
-    "positions": get_args(Positions),
     "budget_span": get_args(Span),
 }
 """Allowed values of the fields that are words."""
@@ -140,9 +138,6 @@ class Policy:
         StateRule, Help("a later eviction uses the rows since the previous one; accumulate: the sum over all rows")
     ] = "overwrite"
     slot_order: Annotated[SlotOrder, Help("the order of kept pairs in the cache; score: best first")] = "position"
-    positions: Annotated[
-        Positions, Help("cache: kept tokens are numbered 0, 1, ... again and their keys rotated to that")
-    ] = "original"
     budget_span: Annotated[
         Span, Help("context: the budget is a share of the context, and the first tokens are kept in addition")
     ] = "prompt"
@@ -172,9 +167,8 @@ class Policy:
     def __repr__(self) -> str:
         """Return its name, and the fields that differ from their defaults."""
         values = ((part, getattr(self, part.name)) for part in fields(self)[1:])
-        return (
-            f"Policy({self.name!r}{''.join(f', {part.name}={now!r}' for part, now in values if now != _usual(part))})"
-        )
+        changed = (f", {part.name}={now!r}" for part, now in values if now != _usual(part))
+        return f"Policy({self.name!r}{''.join(changed)})"
 
     def _check_choices(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -206,11 +200,6 @@ class Policy:
         """Return what its settings need of others and of each other, and what they make untrue."""
         yield from self._claims_of_allocation()
         yield from self._claims_of_tokens()
-        if self.positions == "cache":
-            needs = {facts.EVEN_HEADS: f"needs {facts.EVEN_HEADS}", facts.READ_ORDER: f"numbers {facts.READ_ORDER}"}
-            needs[facts.MODEL_KEYS] = "rotates kept keys anew"
-            breaks = {facts.OWN_ROTATION: "rotates the keys of each cell anew"}
-            yield Claim(f"policy.positions=cache of {self.name}", "policy.positions=original", needs, breaks)
         if self.slot_order != "position":
             breaks = {facts.READ_ORDER: "puts the best pairs first"}
             yield Claim(f"policy.slot_order={self.slot_order}", "policy.slot_order=position", breaks=breaks)
@@ -355,6 +344,11 @@ class Policy:
     def reading_steps(self) -> tuple[Step, ...]:
         """The steps that read observed queries."""
         return tuple(step for step in self.steps if step.reads_rows)
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether a step gives kept pairs positions of its own."""
+        return any(step.renumbers for step in self.steps)
 
     def step_rows(self, tokens: int) -> int:
         """Observed queries that steps read of `tokens` tokens up to the end of the window; 0 if they read none."""

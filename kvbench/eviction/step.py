@@ -69,13 +69,14 @@ class Step:
 
     order: what it changes: RANKINGS, UNITS or PAIRS. after: the field of a policy that its settings follow in labels.
     reads_rows: whether `change` reads observed queries. always: whether `change` is asked where nothing was evicted
-    too.
+    too. renumbers: whether it gives kept pairs positions of its own.
     """
 
     order: ClassVar[int] = PAIRS
     after: ClassVar[str] = "budget_span"
     reads_rows: ClassVar[bool] = False
     always: ClassVar[bool] = False
+    renumbers: ClassVar[bool] = False
 
     @property
     def idle(self) -> bool:
@@ -130,6 +131,14 @@ class Step:
         newer than all of `before`, stays as it is. window: observed queries, None unless they are read.
         """
         return after
+
+    def begin(self, cache: Any, engine: Any) -> Any:
+        """Return what is kept of a prompt, a `KVCache`, as its answer is read. engine: of the model that read it."""
+        return cache
+
+    def evicting(self, kind: Any, engine: Any) -> Any:
+        """Return the kind of caches that evict as they grow (`kvbench.models.decode.evicting_cache`)."""
+        return kind
 
     def holder(self, holder: Any) -> Any:
         """Return the holder of the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""

@@ -9,7 +9,7 @@ answers = engine.generate(prefilled, batch, stop)                      decoding 
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.marks import Mark, mark
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
-from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
+from kvbench.models.rope import LengthRope, QueryMoments, Rotation, rotations
 from kvbench.support.errors import UserError
 
 EvictorAfter = Callable[[int], IncrementalEviction]
@@ -133,7 +133,8 @@ class Engine:
     batch_invariance: rows of a pass over a batch; None: determined when the first batch is read. max_length: length of
     the longest sequence. attend: attention of the prefill. kernels: implementation of sums over window rows and of
     attention to kept prefixes. decoding: how batches are held and their steps launched. rope: set if the frequencies
-    depend on the length; prompts are then read in one pass.
+    depend on the length; prompts are then read in one pass. determined: what steps determined of the model, by their
+    own names.
     """
 
     model: Any
@@ -146,6 +147,7 @@ class Engine:
     decoding: Decoding = field(default_factory=Decoding)
     rope: LengthRope | None = None
     counters: Counters = field(default_factory=Counters)
+    determined: dict[Hashable, Any] = field(default_factory=dict, init=False)
 
     @property
     def device(self) -> torch.device:
@@ -194,7 +196,7 @@ class Engine:
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
         if names := sorted({score.name for score in scores if score.inputs.future_queries or score.inputs.queries}):
-            self._check_rotation(f"score={','.join(names)}", "it cannot be undone: choose another score")
+            self.check_rotation(f"score={','.join(names)}", "it cannot be undone: choose another score")
         turned = self.rotations if any(score.inputs.queries for score in scores) else {}
         requests = {future for score in scores if (future := score.inputs.future_queries)}
         requests = sorted(requests, key=lambda request: (request.skip, request.positions))
@@ -452,14 +454,10 @@ class Engine:
         self, evictor: IncrementalEviction, every: int | None, cache: KVCache | None = None
     ) -> EvictingCache:
         """Return a cache of this model that evicts as it grows."""
-        re_rotation = self.re_rotation if evictor.eviction.policy.positions == "cache" else None
-        return EvictingCache(evictor, every, cache, self.max_length, re_rotation, self.kernels)
-
-    @cached_property
-    def re_rotation(self) -> KeyReRotation:
-        """How the model rotates keys. Raises UserError if they cannot be rotated again."""
-        self._check_rotation("policy.positions=cache", "use policy.positions=original")
-        return re_rotation_of(self.model, self.max_length)
+        kind: Any = EvictingCache
+        for step in evictor.eviction.policy.steps:
+            kind = step.evicting(kind, self)
+        return kind(evictor, every, cache, self.max_length, self.kernels)
 
     @cached_property
     def rotations(self) -> dict[int, Rotation]:
@@ -473,9 +471,10 @@ class Engine:
 
     def _check_block(self, block: int) -> None:
         if block > 1:
-            self._check_rotation(f"schedule.prefill_block={block}", "use schedule.prefill_block=null")
+            self.check_rotation(f"schedule.prefill_block={block}", "use schedule.prefill_block=null")
 
-    def _check_rotation(self, setting: str, fix: str) -> None:
+    def check_rotation(self, setting: str, fix: str) -> None:
+        """Raise UserError, naming a setting, if the rotation depends on the length of a pass."""
         if self.rope is not None:
             reason = f"the rotation of this model ({self.rope.kind}) depends on the length of the pass"
             raise UserError(f"{setting}: {reason}; {fix}")

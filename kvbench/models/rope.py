@@ -1,4 +1,4 @@
-"""Rotary position embeddings: length-dependent frequencies, re-rotation of keys, queries before rotation.
+"""Rotary position embeddings: length-dependent frequencies, queries before rotation.
 
 Nothing is assumed of a model class. Rotations are determined by trial: a single token is read at several positions
 (`read_alone`), where its queries and keys differ only by the rotation.
@@ -7,14 +7,14 @@ Nothing is assumed of a model class. Rotations are determined by trial: a single
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import ROTATED, FutureQueryStats, KVCache, LayerCache, PredictedQueries
+from kvbench.cache.kv_cache import FutureQueryStats, PredictedQueries
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
@@ -24,9 +24,6 @@ TOKEN = 5
 POSITIONS: tuple[int, ...] = (0, 1, 37)
 """Positions at which the token is tried."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
-
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest |difference| over |keys| (Euclidean norms) that is rounding: tables of cosines are float32 in any dtype."""
 
 AT_ONCE = 64
 """Positions whose rotations are averaged at a time."""
@@ -83,126 +80,6 @@ def length_rope(config: Any) -> LengthRope | None:
         kinds = ", ".join(sorted(f"{rope.kind} beyond {rope.border}" for rope in embeddings))
         raise UserError(f"layers differ in how their frequencies depend on the length ({kinds}): not supported")
     return embeddings.pop() if embeddings else None
-
-
-@dataclass(frozen=True, eq=False)
-class KeyRotation:
-    """How a layer rotates: numbers i and i + half of a key, or 2i and 2i + 1 if `interleaved`, by frequency i; the
-    numbers beyond not at all.
-
-    Angles are float32 and cosines rounded to the type of the keys, as in transformers: turning back undoes its bits.
-    """
-
-    frequencies: Float[Tensor, "half"]
-    interleaved: bool
-
-    def turn(
-        self, keys: Float[Tensor, "pairs head_dim"], old: Float[Tensor, "pairs"], new: Float[Tensor, "pairs"]
-    ) -> Float[Tensor, "pairs head_dim"]:
-        """Keys that were rotated by positions `old`, as if rotated by `new`; in float32 or wider until the end."""
-        wide = keys.float() if keys.itemsize < 4 else keys
-        half = len(self.frequencies)
-        turned, rest = wide[:, : 2 * half], wide[:, 2 * half :]
-        parts = turned.view(-1, half, 2).unbind(-1) if self.interleaved else (turned[:, :half], turned[:, half:])
-        # not as complex numbers: PyTorch rounds the last ones of an array otherwise than the others
-        (old_cos, old_sin), (new_cos, new_sin) = self._unit(old, keys.dtype), self._unit(new, keys.dtype)
-        size, same = old_cos * old_cos + old_sin * old_sin, (new == old)[:, None]
-        cos = ((new_cos * old_cos + new_sin * old_sin) / size).masked_fill(same, 1)
-        sin = ((new_sin * old_cos - new_cos * old_sin) / size).masked_fill(same, 0)
-        parts = (parts[0] * cos - parts[1] * sin, parts[0] * sin + parts[1] * cos)
-        turned = torch.stack(parts, dim=-1).flatten(1) if self.interleaved else torch.cat(parts, dim=-1)
-        return torch.cat((turned, rest), dim=-1).to(keys.dtype)
-
-    def _unit(
-        self, positions: Float[Tensor, "pairs"], dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "pairs half"], Float[Tensor, "pairs half"]]:
-        """Cosines and sines, rounded as the model rounds them."""
-        angles = positions.float()[:, None] * self.frequencies.float().to(positions.device)
-        wide = torch.float32 if dtype.itemsize < 4 else dtype
-        return angles.cos().to(dtype).to(wide), angles.sin().to(dtype).to(wide)
-
-
-@dataclass(frozen=True, eq=False)
-class KeyReRotation:
-    """Re-rotates keys by their slot in the cache (`policy.positions=cache`), with the rotation of each layer.
-
-    StreamingLLM (Xiao et al. 2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them
-    by their slot at every step (`pos_shift/modify_llama.py` of its code). Here the rotated key is rotated by the
-    difference: the same numbers, rounded once.
-    """
-
-    by_layer: Mapping[int, KeyRotation]
-
-    def begin(self, cache: KVCache) -> KVCache:
-        """Return the same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
-
-        Raises UserError if heads hold different numbers of pairs.
-        """
-        lengths = {length for layer in cache.layers for length in layer.lengths}
-        if len(lengths) != 1:
-            raise UserError(
-                f"policy.positions=cache: heads hold {min(lengths)} to {max(lengths)} pairs, so the next token would "
-                "have another position in each; use policy.positions=original"
-            )
-        layers = tuple(
-            replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
-        )
-        return replace(cache, layers=layers, next_position=lengths.pop(), stacks=())
-
-    def show(self, layer: LayerCache) -> LayerCache:
-        """Return a dense layer with every key rotated by its slot, as queries attend to it."""
-        slots = torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.cache_heads)
-        return replace(layer, keys=self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], slots))
-
-    def show_all(self, cache: KVCache) -> KVCache:
-        """`show` for all layers, to continue without another eviction."""
-        states = ({name: part for name, part in layer.state.items() if name != ROTATED} for layer in cache.layers)
-        shown = (replace(self.show(layer), state=state) for layer, state in zip(cache.layers, states, strict=True))
-        return replace(cache, layers=tuple(shown), stacks=())
-
-
-@torch.inference_mode()
-def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
-    """Return how each layer of a model rotates: one of its frequency tables, verified on keys of the model.
-
-    Raises UserError for layers that match no table, for several positions per token, and for local layers.
-    """
-    refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
-    for layer, rule in read_alone(model, 0).rules.items():
-        if rule.within(max_length).sliding_window is not None:
-            raise UserError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
-    return KeyReRotation(key_rotations(model, refused))
-
-
-@torch.inference_mode()
-def key_rotations(model: Any, refused: str) -> dict[int, KeyRotation]:
-    """Return how each layer of a model rotates keys and queries. Raises UserError, `refused` with the reason, if it
-    does not by a table of frequencies.
-    """
-    if "mrope_section" in str(getattr(text_config(model.config), "rope_parameters", None)):
-        raise UserError(refused.format("rotates by several positions a token (m-rope)"))
-    read = {position: read_alone(model, position) for position in POSITIONS}
-    candidates = [
-        KeyRotation(table, interleaved) for table in bridge.frequencies(model) for interleaved in (False, True)
-    ]
-    by_layer = {}
-    for layer in read[0].keys:
-        keys, *others = (read[position].keys[layer][0, :, 0] for position in POSITIONS)
-        moved = dict(zip(POSITIONS[1:], others, strict=True))
-        rotation = next((candidate for candidate in candidates if _fits(candidate, keys, moved)), None)
-        if rotation is None:
-            raise UserError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
-        by_layer[layer] = rotation
-    return by_layer
-
-
-def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int, Float[Tensor, "h d"]]) -> bool:
-    """Return whether keys at position 0 turn into those at the others."""
-    if 2 * len(rotation.frequencies) > keys.shape[1]:
-        return False
-    start = torch.zeros(len(keys), device=keys.device)
-    errors = [(rotation.turn(keys, start, start + p) - key).norm() / key.norm() for p, key in moved.items()]
-    return all(error <= ROUNDING[keys.dtype] for error in errors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,8 +141,8 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
         cache = incremental.remember(full, decision, cache)
         incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
-    if cell.policy.positions == "cache":
-        cache = model.engine.re_rotation.begin(cache)
+    for step in cell.policy.steps:
+        cache = step.begin(cache, model.engine)
     held, own = cell.held.hold(cache), Timed(spans=((began, model.engine.mark()),))
     return EvictedCell(cell, held, decision.kept, decision.lengths, taken + own, incremental)
 

@@ -91,7 +91,7 @@ class EvictionMethod:
 
     def _described(self, schedule: Schedule) -> dict[str, Any]:
         """Return what decides which pairs are kept."""
-        policy = asdict(replace(self.policy, steps=()))
+        policy = {"positions": "original"} | asdict(replace(self.policy, steps=()))  # the ids of rows are made of it
         del policy["steps"]
         for step in self.policy.steps:
             policy |= step.described()

@@ -48,7 +48,7 @@ def may_decode_jointly(cells: Sequence[Cell], size: int) -> bool:
         return False
     if not cells[0].held.joins or cells[0].schedule.decode_every is not None:
         return False
-    return cells[0].schedule.evict_after != "context" or all(cell.policy.positions != "cache" for cell in cells)
+    return cells[0].schedule.evict_after != "context" or not any(cell.policy.renumbers for cell in cells)
 
 
 def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:

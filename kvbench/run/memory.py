@@ -57,7 +57,7 @@ def is_copied_later(cell: Cell) -> bool:
     """Return whether a decode batch alone reads, and copies, what the cell keeps as it lies in the full cache."""
     once = cell.schedule.decode_every is cell.schedule.prefill_block is None
     own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
-    return once and not (own or cell.policy.steps or cell.policy.positions == "cache")
+    return once and not (own or cell.policy.steps)
 
 
 def observed_rows(

@@ -150,7 +150,7 @@ class _Reading:
 
 def _check_length(model: LoadedModel, last: int, cells: Sequence[Cell]) -> None:
     """Raise UserError where the position of the last token is beyond what the model reads, and a cell keeps it."""
-    if last > model.max_length and any(cell.policy.positions == "original" for cell in cells):
+    if last > model.max_length and not all(cell.policy.renumbers for cell in cells):
         raise UserError(
             f"the token at position {last} is beyond the longest sequence of the model, "
             f"{model.max_length} tokens; use policy.positions=cache, or fewer tokens "

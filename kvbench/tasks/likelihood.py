@@ -125,8 +125,8 @@ class PG19(FromFiles, Likelihood):
     - Split: none. Eviction takes place while a text is read; `schedule.evict_after=context` is refused.
     - Metric: negative log-likelihood of the tokens, also by position; the result is exp of the mean over all books.
     - Source: `pg19/*.txt`, the test split.
-    - Traps: published runs keep the cache from book to book (`task.reset=false`) and count positions within the cache
-      (`policy.positions=cache`): report which you used.
+    - Traps: published runs keep the cache from book to book (`task.reset=false`) and count positions within the cache:
+      report which you used.
     - Differences: at most `task.context_length` tokens of each book are scored (published: one limit for all books).
       Books are in the order of their names. One that is not UTF-8 is skipped when later ones continue from the cache.
     """

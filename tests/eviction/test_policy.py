@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from kvbench.eviction.allocation.heads import FlatHeads
-from kvbench.eviction.allocation.layers import PyramidLayers
 from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy, TokenFraction
 
@@ -71,16 +69,6 @@ def test_layout_and_group_must_agree() -> None:
     apart = Policy("p", layout="query_heads")
     assert apart.group_of("sum") == "none"
     assert Policy("p").group_of("sum") == "sum" and Policy("p", group="max").group_of("sum") == "max"
-
-
-def test_positions_of_the_cache_need_as_many_pairs_in_every_head() -> None:
-    assert Policy("p", positions="cache").positions == "cache"
-    with pytest.raises(ValueError, match=r"policy\.positions=cache .*heads=flat .* policy\.positions=original"):
-        Policy("p", positions="cache", heads=FlatHeads())
-    with pytest.raises(ValueError, match=r"policy\.layers=pyramid .* policy\.positions=original"):
-        Policy("p", positions="cache", layers=PyramidLayers())
-    with pytest.raises(ValueError, match=r"use policy\.slot_order=position"):
-        Policy("p", positions="cache", slot_order="score")
 
 
 def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:

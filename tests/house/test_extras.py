@@ -27,7 +27,7 @@ COMMON = {
     *("think", "varlen", "view"),
 }
 """Words of extras that are English, or name a package: they count in quotes, after `--` and `=`, and by group."""
-OURS = {"apply", "flat", "heads", "html", "math", "prompts", "share"}
+OURS = {"apply", "finch", "flat", "heads", "html", "math", "positions", "prompts", "share"}
 """Words that the core has for something of its own: they count by group."""
 ALLOWED = {
     "kvbench/cache/shapes.py": ({"page"}, "an axis of arrays"),
@@ -43,6 +43,7 @@ ALLOWED = {
     "kvbench/records/meanings.py": ({"GGUF", "fp8", "int8", "store"}, "values and names of columns"),
     "kvbench/report/tables/footprint.py": ({"store"}, "a column"),
     "kvbench/run/estimate.py": ({"store"}, "a column"),
+    "kvbench/run/perplexity.py": ({"policy.positions"}, "what reads texts that are longer than the model reads"),
     "kvbench/support/errors.py": ({"Triton"}, "a package that raises the errors of torch's compiler"),
     "kvbench/tasks/data/pull.py": ({"hub"}, "the Hub of models and data sets"),
 }

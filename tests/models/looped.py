@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_layer
-from kvbench.cache.kv_cache import ROTATED, LayerCache, ObservationWindow, joined
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, joined
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.models.rope import KeyReRotation
+from kvbench.extras.positions.re_rotation import KeyReRotation
+from kvbench.models.key_rotation import ROTATED
 
 
 @dataclass

@@ -26,13 +26,16 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
+from kvbench.extras.positions.re_rotation import KeyReRotation
+from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.models.rope import KeyReRotation, KeyRotation
+from kvbench.models.key_rotation import KeyRotation
 from tests.models.counted import RAGGED, TOKENS, UNIFORM, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
+from tests.steps import with_steps
 
 STEP, STEP_WAITS = 45, 1
 EVICTION_WAITS = 2
@@ -40,7 +43,7 @@ EVICTION_WAITS = 2
 EVICTING_STEP, CELLS = 60, 16
 ACCUMULATING = replace(UNIFORM, pool=None, state="accumulate")
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
-RENUMBERED = replace(STREAMING, positions="cache")
+RENUMBERED = with_steps(STREAMING, positions="cache")
 MODEL = 37
 """Operations of the model itself, beside its cache, per layer and step."""
 SCORES = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint(), ExactRemoval(), ExactZeroed())
@@ -129,7 +132,7 @@ CASES: dict[str, list[tuple[Policy, Score]]] = {
     "random": [(STREAMING, Random())],
     "chunks": [(replace(ACCUMULATING, heads=ChunkHeads(size=3)), Attention())],
     "a mean over heads": [(replace(ACCUMULATING, group="layer_mean"), Attention())],
-    "finch": [(replace(STREAMING, state="overwrite", positions="cache"), Finch())],
+    "finch": [(replace(RENUMBERED, state="overwrite"), Finch())],
     "four pooled": [(UNIFORM, score) for score in (Caote(), Lava(), RKV(), Attention())],
     "slots by score and by position": [
         *((replace(RAGGED, slot_order="score"), OBCacheJoint()), (RAGGED, OBCacheJoint()), (UNIFORM, Attention())),
@@ -152,8 +155,10 @@ def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int = 1, fir
         for cell in range(CELLS):
             policy, score = pairs[cell % len(pairs)]
             evictor = IncrementalEviction(Eviction(policy, score, TokenBudget(30 + cell)), 30 + cell)
-            re_rotation = rotation if policy.positions == "cache" else None
-            caches.append(EvictingCache(evictor, every, re_rotation=re_rotation, kernels="triton"))
+            if policy.renumbers:
+                caches.append(RenumberedEvictingCache(evictor, every, kernels="triton", re_rotation=rotation))
+            else:
+                caches.append(EvictingCache(evictor, every, kernels="triton"))
         batch = EvictingBatch(caches, CELLS, 100)
         for new in (first, 1, 1):
             read(batch, gpu, new)

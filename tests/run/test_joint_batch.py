@@ -33,6 +33,7 @@ from tests.run.test_out_of_memory import exhaust as exhausting  # noqa: F401
 from tests.run.test_prefill_job import cells, samples_of
 from tests.run.test_runner import Silent
 from tests.run.test_runner import model as reading_words  # noqa: F401
+from tests.steps import with_steps
 
 TASK = Questions(contexts=6, max_new_tokens=12)
 CELLS = cells("0.3", evict_after="prompt", task=TASK)
@@ -168,7 +169,9 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
     assert not decodes_jointly(replace(model, engine=replace(model.engine, kernels="triton")), [after_context])
     others: Iterator[Cell] = iter(
         (
-            replace(snapkv.with_method(policy=replace(snapkv.policy, positions="cache")), schedule=Schedule("context")),
+            replace(
+                snapkv.with_method(policy=with_steps(snapkv.policy, positions="cache")), schedule=Schedule("context")
+            ),
             replace(snapkv, schedule=Schedule("prompt", decode_every=4)),
             snapkv.with_method(holder=Packed("int8")),
             snapkv.with_method(holder=Quest(budget=8)),

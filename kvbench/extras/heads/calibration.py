@@ -11,10 +11,10 @@ from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.scores.head_table import HeadFile
 from kvbench.eviction.scores.score import Score
 from kvbench.extras.heads.triattention import QueryStatistics, complex_pairs
+from kvbench.models.key_rotation import KeyRotation, key_rotations
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
-from kvbench.models.rope import KeyRotation, key_rotations
 from kvbench.run.cell import Cell
 from kvbench.run.local import check_group
 from kvbench.run.plan import Plan

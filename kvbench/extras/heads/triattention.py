@@ -19,11 +19,12 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
-from kvbench.cache.kv_cache import ROTATED, LayerCache, ObservationWindow, query_heads_of
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, query_heads_of
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
+from kvbench.models.key_rotation import ROTATED
 from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 
@@ -126,7 +127,7 @@ class TriAttention(Score):
     def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
         queries = self._queries_of(layer.index, self._heads or range(layer.cache_heads), group, layer.keys)
-        # With positions=cache keys are rotated by their slots, and the next token comes behind them.
+        # Renumbered keys are rotated by their slots, and the next token comes behind them.
         later = layer.lengths[0] if ROTATED in layer.state else layer.positions.max() + 1
         turned, parts = queries.mean * queries.turn(later), []
         for chunk in keys.split(COLUMN_CHUNK, dim=1):

@@ -61,7 +61,7 @@ class Indexer(Holder):
         return {"reader": {"name": self.name}}
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
-        return IndexedBatch(shown(held, engine), engine.max_batch, room)
+        return IndexedBatch(shown(held), engine.max_batch, room)
 
     def claims(self) -> Iterator[Claim]:
         """Return what it needs of other settings: an answer over a plain copy of the pairs, as the model made them."""

@@ -54,7 +54,7 @@ class SparseReader(Holder, ABC):
         return {"reader": {"name": self.name} | asdict(self)}
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
-        return ReadingBatch(shown(held, engine), engine.max_batch, room, self, question_tokens)
+        return ReadingBatch(shown(held), engine.max_batch, room, self, question_tokens)
 
     def claims(self) -> Iterator[Claim]:
         """Return what it needs of other settings: an answer over a plain copy of the kept pairs."""

@@ -15,7 +15,7 @@ unless its policy compares heads.
 A step of `attend`, each line a few launches whatever the number of cells:
 
     append   every segment gets the new pair in its first free slot
-    show     keys as queries attend to them: rotated by their slots with `positions=cache`
+    show     keys as queries attend to them: rotated by their slots where pairs are renumbered
     read     attention of the new token over the pairs of its segment, and its log-sum-exp
     score    sums over its row, each segment the sum of its own score; what follows these sums; pools between
     evict    the newest pair takes the slot of the worst one, or pairs move up; or all pairs move
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
-from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
+from kvbench.cache.kv_cache import POSITION, LayerCache, ObservationWindow, joined, query_heads_of
 from kvbench.eviction.allocation.allocation import Heads as HeadAllocation
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import ThresholdBudget
@@ -47,6 +47,7 @@ from kvbench.eviction.scores.score import RawTerm, Score, is_row_sum, row_term_o
 from kvbench.extras.triton import column_sums, pooled, ragged_decode, row_sums, slots
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
 from kvbench.models.decode.evicting_batch import EvictionClock
+from kvbench.models.key_rotation import ROTATED
 from kvbench.support.errors import UserError
 
 FREE = torch.iinfo(POSITION).max
@@ -78,7 +79,8 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
         return True
-    if evictor.prompt or policy.steps or isinstance(evictor.eviction.budget, ThresholdBudget):
+    others = any(not step.renumbers for step in policy.steps)
+    if evictor.prompt or others or isinstance(evictor.eviction.budget, ThresholdBudget):
         return False
     if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
         return False
@@ -94,7 +96,7 @@ def _in_place(evictor: IncrementalEviction) -> bool:
     """Return whether the order of slots says nothing to scores and policy, and heads are evicted from one by one."""
     policy = evictor.policy
     alone = type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.compares_layers
-    ordered = policy.positions == "cache" or policy.slot_order == "score" or _averages(evictor)
+    ordered = policy.renumbers or policy.slot_order == "score" or _averages(evictor)
     return is_row_sum(evictor.score) and alone and not ordered
 
 
@@ -252,7 +254,7 @@ def _rules(
         means=numbers([pool is not None and pool.kind == "avg" for pool in pools]),
         by_score=numbers(by_score),
         in_place=numbers(layout.in_place),
-        turned=numbers([policy.positions == "cache" for policy in policies]),
+        turned=numbers([policy.renumbers for policy in policies]),
         terms=numbers([codes[term] if read else codes["nothing"] for term, read in zip(terms, reads, strict=True)]),
         merges=numbers([codes[_merge(own)] for own in owned]),
         summed=any(reads),
@@ -265,8 +267,8 @@ def _rules(
 
 
 class Slots:
-    """One layer of the cells of a store, from their caches, evictions, and what their tokens saw that were read since
-    the last one (`rows`).
+    """One layer of the cells of a store: from what each holds of the layer, the `EvictingCache` of each, and what the
+    tokens saw that were read since the last eviction (`rows`).
 
     lengths: pairs that every segment holds between two passes. broken: which segments had a score that is NaN or inf
     when last scored. failures: why a cell could not be scored. drops: the cells that lost pairs in the last pass.
@@ -275,20 +277,22 @@ class Slots:
     def __init__(
         self,
         layers: Sequence[LayerCache],
-        evictors: Sequence[IncrementalEviction],
+        caches: Sequence[Any],
         reading: EvictionClock,
         window: Sequence[ObservationWindow | None],
     ) -> None:
         like = layers[0]
         self.index, self.cache_heads, self.query_heads = like.index, like.cache_heads, like.query_heads
+        evictors: list[IncrementalEviction] = [cache.evictor for cache in caches]
         self.evictors, self.reading, self.pending = evictors, reading, reading.pending
+        self.re_rotation = next((cache.re_rotation for cache in caches if cache.evictor.policy.renumbers), None)
         self.layout = _layout(layers, evictors, reading)
         self.rules = _rules(self.layout, evictors, reading.every, like.keys.device)
         self.bases = torch.tensor(self.layout.starts[:-1]).to(like.keys.device, non_blocking=True)
         self.reads = any(evictor.score.inputs.window for evictor in evictors) and reading.every is not None
         self.rows = [self._of_segments([part for part in window if part is not None])] if window[0] is not None else []
         self.states = [ACCUMULATED] * any(evictor.accumulates for evictor in evictors)
-        self.states += [ROTATED] * (reading.re_rotation is not None)
+        self.states += [ROTATED] * (self.re_rotation is not None)
         owners, starts = self.layout.owners, self.layout.starts
         self.lengths = [layers[cell].lengths[head] for cell, head in owners]
         self.pairs = like.keys.new_zeros(2, starts[-1], like.keys.shape[1])
@@ -317,7 +321,7 @@ class Slots:
     def _states_of(self, cell: int) -> list[str]:
         """Return the numbers that the pairs of a cell have besides their positions."""
         evictor = self.evictors[cell]
-        has = {ACCUMULATED: evictor.accumulates, ROTATED: evictor.policy.positions == "cache"}
+        has = {ACCUMULATED: evictor.accumulates, ROTATED: evictor.policy.renumbers}
         return [name for name in self.states if has[name]]
 
     def _held(self) -> Segments:
@@ -349,9 +353,9 @@ class Slots:
 
     def _shown(self) -> FlatPairs:
         """Return the keys as queries attend to them."""
-        if self.reading.re_rotation is None:
+        if self.re_rotation is None:
             return self.pairs[0]
-        rotation = self.reading.re_rotation.by_layer[self.index]
+        rotation = self.re_rotation.by_layer[self.index]
         frequencies = rotation.frequencies.float().to(self.bases.device)
         arrays = self.pairs[0], self._state(ROTATED), self.rules.turned, self.held, frequencies
         return slots.turned(*arrays, rotation.interleaved)
@@ -453,7 +457,7 @@ class Slots:
             group=self.query_heads // self.cache_heads,
             merge=_merge(evictor),
             recent=evictor.policy.protected_tail,
-            newest=lengths - 1 if evictor.policy.positions == "cache" else newest,
+            newest=lengths - 1 if evictor.policy.renumbers else newest,
             memo=memo,
         )
 

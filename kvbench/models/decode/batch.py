@@ -300,7 +300,7 @@ class RaggedBatch(DecodeBatch):
 
         Not for caches whose kept pairs are renumbered.
         """
-        assert all(cache.next_position is None for cache in caches)
+        assert all(cache.position == cache.num_tokens for cache in caches)
         tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
         grown = []
         for cell, cache in enumerate(caches):

@@ -19,20 +19,18 @@ from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.local_layer import LocalLayer
-from kvbench.models.rope import KeyReRotation
 from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
 class EvictionClock:
     """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
-    read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
+    read, and read at most `most_tokens` more.
     """
 
     every: int | None
     pending: int
     most_tokens: int
-    re_rotation: KeyReRotation | None
 
 
 class EvictingBatch(DecodeBatch):
@@ -117,11 +115,10 @@ class EvictingBatch(DecodeBatch):
                 cache.lend_layer(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)
             ]
             most_tokens = self.max_new_tokens - self.num_new_tokens
-            re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
-            reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens, re_rotation)
+            reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens)
             rows = [cache.pending_rows(layer) for cache in caches]
             self._slots[group, layer] = kernel_module("evicting_slots", caches[0].kernels).Slots(
-                like, [cache.evictor for cache in caches], reading, rows
+                like, caches, reading, rows
             )
         slots = self._slots[group, layer]
         if keys.device not in self._newest:

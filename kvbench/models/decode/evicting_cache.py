@@ -1,25 +1,22 @@
 """The cache of one cell that is evicted from as it grows: the definition that every faster way is tested against.
 
-A layer evicts right after the attention of the newest tokens, whose output is not affected. Positions change only with
-`policy.positions=cache`: kept pairs are then numbered 0, 1, ... again and new tokens follow them.
+A layer evicts right after the attention of the newest tokens, whose output is not affected. No position changes.
 """
 
 import sys
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, ObservationWindow, from_dense, joined
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense, joined
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.incremental import RECORDED, IncrementalEviction
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import CellPairs, CellRows
 from kvbench.models.prefill import read_hidden
-from kvbench.models.rope import KeyReRotation
 
 
 @dataclass
@@ -27,20 +24,18 @@ class EvictingCache:
     """A cache that evicts as soon as `every` or more tokens were read since its last eviction; None: never.
 
     cache: the initial cache, with the state that `evictor` added (`IncrementalEviction.remember`); None: empty.
-    max_length: of a sequence; a sliding window of a layer that is at least as long is none. re_rotation: for
-    `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. divides:
-    whether layers are only ranked as they read, and `finish` divides one budget among them. num_tokens: tokens read so
-    far. position: of the next token. pending: tokens read since the last eviction. evictions: after how many
-    passes a layer has lost pairs. drops: whether one loses some in the pass that `finish` ends. peak_bytes: the
-    most bytes held between two forward passes, before a division of the budget. full_bytes: bytes of the tokens read
-    here if nothing were evicted. recurrent: the state of layers without keys.
+    max_length: of a sequence; a sliding window of a layer that is at least as long is none. kernels: of attention with
+    a single row and of sums over the window. divides: whether layers are only ranked as they read, and `finish` divides
+    one budget among them. num_tokens: tokens read so far. position: of the next token. pending: tokens read since the
+    last eviction. evictions: after how many passes a layer has lost pairs. drops: whether one loses some in the pass
+    that `finish` ends. peak_bytes: the most bytes held between two forward passes, before a division of the budget.
+    full_bytes: bytes of the tokens read here if nothing were evicted. recurrent: the state of layers without keys.
     """
 
     evictor: IncrementalEviction
     every: int | None
     cache: KVCache | None = None
     max_length: int | None = None
-    re_rotation: KeyReRotation | None = None
     kernels: Kernels = "torch"
     divides: bool = False
     num_tokens: int = 0
@@ -57,8 +52,6 @@ class EvictingCache:
     _lent: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        renumbered = self.evictor.eviction.policy.positions == "cache"
-        assert renumbered == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
         if self.cache is not None:
             self.num_tokens, self.position = self.cache.num_tokens, self.cache.position
             self._layers = {layer.index: layer for layer in self.cache.layers}
@@ -84,13 +77,7 @@ class EvictingCache:
             alone = from_dense(index, len(queries), keys, values)
             alone = replace(alone, positions=alone.positions + self.num_tokens)
             state[RECORDED] = read_hidden(self.evictor.score, alone, call)
-        grown = held.append(keys, values, self.num_tokens, state)
-        shown = grown
-        if self.re_rotation is not None:  # the model rotates new keys by their slots
-            rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()
-            rotated[:, -new:] = torch.arange(grown.lengths[0] - new, grown.lengths[0], device=rotated.device)
-            grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
-            shown = self.re_rotation.show(grown)
+        grown, shown = self._grown(held, keys, values, state)
         reads = self.every is not None and (self._scores_rows or self.divides)
         window = replace(attend_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
         rows = self._rows.setdefault(index, [])
@@ -102,6 +89,13 @@ class EvictingCache:
             rows.clear()
         self._layers[index] = grown
         return window.outputs
+
+    def _grown(
+        self, held: LayerCache, keys: CellPairs, values: CellPairs, state: dict[str, Tensor]
+    ) -> tuple[LayerCache, LayerCache]:
+        """Return a layer with new pairs behind those that it held; and the same with keys as queries attend to them."""
+        grown = held.append(keys, values, self.num_tokens, state)
+        return grown, grown
 
     @property
     def _scores_rows(self) -> bool:
@@ -121,11 +115,7 @@ class EvictingCache:
             return grown
         evicted = self.evictor.step(shown, window).layer
         self.drops |= evicted.lengths != grown.lengths
-        if self.re_rotation is None:
-            return evicted
-        held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, evicted))
-        own = torch.stack([torch.isin(*heads) for heads in zip(held, kept, strict=True)])
-        return replace(evicted, keys=grown.select(own, evicted.lengths).keys)  # as they were first rotated
+        return evicted
 
     def finish(self, new: int, elsewhere: int = 0) -> None:
         """Count tokens as read once all layers have seen them, and divide the budget of the ranked ones.
@@ -136,8 +126,6 @@ class EvictingCache:
         self.num_tokens += new
         self.position += new
         self.pending = 0 if due else self.pending + new
-        if due and self.re_rotation is not None:
-            self.position = min(self.position, self.evictor.least_capacity)
         here = KVCache(tuple(self._layers.values()), self.num_tokens).bytes_allocated
         self.peak_bytes = max(self.peak_bytes, here + elsewhere)
         if self._rankings:
@@ -159,8 +147,7 @@ class EvictingCache:
         empty = self.evictor.start(index, heads, keys.shape[0], keys)
         if sliding_window is not None:  # what is never evicted from is cached as the model does
             return replace(empty, offsets=(0,) * (keys.shape[0] + 1), state={}, sliding_window=sliding_window)
-        rotated = {} if self.re_rotation is None else {ROTATED: keys.new_empty(0, dtype=torch.float32)}
-        return replace(empty, state={**empty.state, **rotated})
+        return empty
 
     def pending_rows(self, index: int) -> ObservationWindow | None:
         """Return the records of the tokens of a layer since the last eviction, to be held elsewhere."""
@@ -178,4 +165,4 @@ class EvictingCache:
         """Return the current cache, once a batch that read it is settled."""
         assert not self._lent, "layers of this cache are held by a batch: settle it first"
         layers = tuple(self._layers[index] for index in sorted(self._layers))
-        return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)
+        return KVCache(layers, self.num_tokens, self.recurrent)

@@ -70,7 +70,7 @@ class Holder:
 
         The list is emptied: what is held can be freed as soon as the batch has its copy.
         """
-        return engine.batch(shown(held, engine), room)
+        return engine.batch(shown(held), room)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
         """Return bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""
@@ -83,8 +83,7 @@ class Holder:
         return kept
 
 
-def shown(held: list[Any], engine: "Engine") -> Iterator[KVCache]:
-    """Yield caches, one at a time, with keys rotated as a decode batch expects them. The list is emptied."""
+def shown(held: list[Any]) -> Iterator[KVCache]:
+    """Yield caches, one at a time, as a decode batch copies them. The list is emptied."""
     while held:
-        cache = held.pop(0)
-        yield cache if cache.next_position is None else engine.re_rotation.show_all(cache)
+        yield held.pop(0).shown

@@ -14,7 +14,7 @@ from kvbench.support.errors import UserError
 from kvbench.work.planned import checked
 from tests.arrays import random_layer
 
-FINCH = Policy("finch", window="question", recent="question", positions="cache")
+FINCH = Policy("finch", window="question", recent="question")
 
 
 @pytest.mark.parametrize("tokens", [40, 1500])

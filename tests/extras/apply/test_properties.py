@@ -15,6 +15,7 @@ from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.step import Kind, Step
 from kvbench.extras.merging.merging import D2O, CaM, Nearest
 from kvbench.extras.pages.pages import Pages
+from kvbench.extras.positions.positions import Positions
 from kvbench.extras.sharing.sharing import Sharing
 from kvbench.extras.stores.channels import ThinK
 from kvbench.support.errors import UserError
@@ -95,7 +96,7 @@ def test_what_cannot_evict_again_is_refused(changes: dict[str, object], says: st
         (lambda: ThinK(ratio=1), r"policy\.apply\.ratio=1: allowed: from 0 to below 1"),
         (lambda: ThinK(window=0), r"policy\.apply\.window=0: allowed: 1 or more"),
         (lambda: ThinK(recent=-1), r"policy\.apply\.recent=-1: allowed: 0 or more"),
-        (lambda: Policy("p", steps=(D2O(),), positions="cache"), r"policy\.apply=d2o makes keys that no position"),
+        (lambda: Policy("p", steps=(D2O(), Positions("cache"))), r"policy\.apply=d2o makes keys that no position"),
         (
             lambda: Policy("p", steps=(D2O(),), variant="official", heads=MixHeads()),
             r"n-th evicted pairs.*heads=mix",

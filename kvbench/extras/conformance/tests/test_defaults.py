@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from kvbench.config.entries import options
+from kvbench.config.policy_parts import settings_of
 from kvbench.eviction.policy import Policy
 from kvbench.extras.conformance.golden.case import eviction_of, load
 from scripts.document_methods import entry
@@ -36,7 +37,8 @@ def arrays(path: Path) -> dict[str, Any]:
         left_out |= {"group"}
     if policy.pool is None or policy.layout == "query_heads":
         left_out |= {"order"}
-    return {key: chosen(getattr(policy, key)) for key in CHOICES if key not in left_out}
+    values = settings_of(policy)
+    return {key: chosen(values[key]) for key in CHOICES if key not in left_out}
 
 
 def written(path: Path) -> dict[str, Any]:

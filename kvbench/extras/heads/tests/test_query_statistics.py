@@ -8,7 +8,7 @@ import torch
 from kvbench.extras.heads.calibration import before_rotation
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
-from kvbench.models.rope import key_rotations
+from kvbench.models.key_rotation import key_rotations
 from tests.models.families import tiny
 from tests.models.test_rotation import PROMPT
 from tests.models.test_rotation import before_rotation as spied

@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, from_dense
+from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, keep_mask, rank_columns
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.extras.heads.triattention import FORMAT, QueryStatistics, TriAttention, complex_pairs, read_statistics
-from kvbench.models.rope import KeyReRotation, KeyRotation
+from kvbench.extras.positions.re_rotation import KeyReRotation
+from kvbench.models.key_rotation import ROTATED, KeyRotation
 from scripts.golden_methods import FOLDER, made_up, rotated
 from tests import repository
 from tests.arrays import random_cache, random_layer

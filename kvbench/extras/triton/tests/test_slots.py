@@ -30,12 +30,15 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, WindowScore
 from kvbench.eviction.scores.weighted import Finch, Lava, Vatp
 from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
+from kvbench.extras.positions.re_rotation import KeyReRotation
+from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.extras.triton.evicting_slots import can_evict
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
-from kvbench.models.rope import KeyReRotation, KeyRotation
+from kvbench.models.key_rotation import KeyRotation
 from tests.models.looped import Alone
+from tests.steps import with_steps
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 H2O = Policy("h2o_obcache", window=8, recent=6, state="accumulate")
@@ -48,8 +51,8 @@ BY_SCORE = replace(AVERAGED, name="cake", state="overwrite", slot_order="score")
 SHARED = replace(TOVA, name="tova_official", heads=SharedHeads())
 CHUNKS = replace(H2O, name="chunks", heads=ChunkHeads(size=3), window=2)
 MEAN = replace(H2O, name="layer_mean", group="layer_mean")
-RENUMBERED = replace(STREAMING, name="renumbered", positions="cache")
-POLICIES = (H2O, TOVA, POOLED, AVERAGED, APART, BY_SCORE, SHARED, CHUNKS, MEAN, replace(H2O, positions="cache"))
+RENUMBERED = with_steps(STREAMING, name="renumbered", positions="cache")
+POLICIES = (H2O, TOVA, POOLED, AVERAGED, APART, BY_SCORE, SHARED, CHUNKS, MEAN, with_steps(H2O, positions="cache"))
 READING: tuple[Score, ...] = (
     *(Attention(), AttentionMax(), Attention(power=2), Attention(diagonal=False), Cake(), OBCacheValue(), OBCacheKey()),
     *(ExactRemoval(), ExactZeroed(), Caote(), FastCaote(), Caote(host=OBCacheValue()), Lava(), Vatp(), RKV()),
@@ -75,7 +78,7 @@ def evictors_of(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEvicti
     evictions = []
     for number, (policy, score) in enumerate(pairs):
         most = 9 + number % 5
-        equal = policy.positions == "cache" or score.name == "random" or policy.heads.kind != "uniform"
+        equal = policy.renumbers or score.name == "random" or policy.heads.kind != "uniform"
         equal = equal or policy.group == "layer_mean"
         heads = HEADS if policy.layout == "query_heads" else KV_HEADS
         capacity = most if equal else {0: tuple(most + head % 2 for head in range(heads))}
@@ -91,8 +94,9 @@ def given(cells: int, passes: Sequence[int], dtype: torch.dtype = torch.float64)
 
 
 def cache_of(evictor: IncrementalEviction, every: int, kernels: Kernels = "torch") -> EvictingCache:
-    rotation = ROTATION if evictor.policy.positions == "cache" else None
-    return EvictingCache(evictor, every, re_rotation=rotation, kernels=kernels)
+    if evictor.policy.renumbers:
+        return RenumberedEvictingCache(evictor, every, kernels=kernels, re_rotation=ROTATION)
+    return EvictingCache(evictor, every, kernels=kernels)
 
 
 def together(
@@ -120,7 +124,7 @@ def check_alone(
     """Each cell by itself gives the same outputs, pairs, order and state."""
     outputs, caches = batched
     for cell, evictor in enumerate(evictions):
-        alone = Alone(evictor, every, ROTATION if evictor.policy.positions == "cache" else None)
+        alone = Alone(evictor, every, ROTATION if evictor.policy.renumbers else None)
         what = f"{evictor.policy.name} {evictor.score.name}"
         for output, parts in zip(outputs, arrays, strict=True):
             expected = alone.attend(rule, *(part[cell] for part in parts))
@@ -157,7 +161,7 @@ KERNELS = [
     (STREAMING, Recency()),
     (replace(RENUMBERED, recent=5), Recency()),
     (SHARED, OBCacheKey()),
-    (replace(H2O, positions="cache"), Attention(diagonal=False)),
+    (with_steps(H2O, positions="cache"), Attention(diagonal=False)),
     (H2O, ExactZeroed()),
     (TOVA, Attention(power=2)),
     (BY_SCORE, OBCacheJoint()),

@@ -6,20 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
+from kvbench.extras.positions.positions import Positions
+from kvbench.extras.positions.re_rotation import re_rotation_of
+from kvbench.extras.positions.renumbered import RenumberedCache, renumbered, rotation_of
+from kvbench.extras.positions.tests.renumbered_oracle import Cut, renumbered_forward
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from kvbench.models.rope import ROUNDING, LengthRope, re_rotation_of, read_alone
+from kvbench.models.key_rotation import ROUNDING
+from kvbench.models.rope import LengthRope, read_alone
 from tests.models.conftest import PROMPT, make_engine
 from tests.models.families import engine_of
-from tests.models.renumbered import Cut, renumbered_forward
 
 ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
 HELD = 18
@@ -38,20 +41,22 @@ def heavy(worth: Tensor) -> list[int]:
     return sorted(worth[:-6].topk(HELD - 6).indices.tolist()) + list(range(len(worth) - 6, len(worth)))
 
 
-STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", positions="cache"), Recency(), TokenBudget(HELD))
+RENUMBERED = (Positions("cache"),)
+STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", steps=RENUMBERED), Recency(), TokenBudget(HELD))
 H2O = Eviction(
-    Policy("h2o_obcache", 61, recent=6, state="accumulate", positions="cache"), Attention(), TokenBudget(HELD)
+    Policy("h2o_obcache", 61, recent=6, state="accumulate", steps=RENUMBERED), Attention(), TokenBudget(HELD)
 )
 METHODS = pytest.mark.parametrize(
     ("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o_obcache"]
 )
 
 
-def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[IncrementalEviction, KVCache]:
+def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[IncrementalEviction, RenumberedCache]:
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
-    return evictor, engine.re_rotation.begin(evictor.remember(full, decision, eviction.evict(full, decision)))
+    smaller = evictor.remember(full, decision, eviction.evict(full, decision))
+    return evictor, renumbered(smaller, rotation_of(engine))
 
 
 def expected_after(engine: Engine, prompt: Tensor, cut: Cut, every: int = len(ANSWER) + 1) -> Tensor:
@@ -68,11 +73,11 @@ def test_one_cut_after_the_prompt(eviction: Eviction, cut: Cut) -> None:
     _, cache = cut_prompt(engine, PROMPT, eviction)
     assert (cache.position, cache.num_tokens) == (HELD, 61)
     more = replace(eviction, budget=TokenBudget(25))
-    other = replace(eviction, policy=replace(eviction.policy, positions="original"))
+    other = replace(eviction, policy=replace(eviction.policy, steps=()))
     caches = [
         other(engine.prefill(PROMPT, {61, 1}).cache),
-        engine.re_rotation.show_all(cache),
-        engine.re_rotation.show_all(cut_prompt(engine, PROMPT, more)[1]),
+        cache.shown,
+        cut_prompt(engine, PROMPT, more)[1].shown,
     ]
     tile = RaggedBatch(caches, engine.max_batch, len(ANSWER))
     assert tile.positions[:3] == [61, HELD, 25]
@@ -102,7 +107,7 @@ def test_cuts_after_every_block(eviction: Eviction, cut: Cut, block: int) -> Non
     blocks = [(part, cut) for part in prompt.split(block)] + [(ANSWER, None)]
     *_, before, after = renumbered_forward(engine.model, blocks)
     assert (read.logits - before[-1]).abs().max() < 1e-10
-    tile = RaggedBatch([engine.re_rotation.show_all(read.cache)], 1, len(ANSWER))
+    tile = RaggedBatch([read.cache.shown], 1, len(ANSWER))
     assert (engine.read(tile, ANSWER[None])[0] - after[-1]).abs().max() < 1e-10
 
 
@@ -110,7 +115,7 @@ def test_nll_token_by_token() -> None:
     """A sequence longer than the model may read: positions end where the cache does."""
     engine, prompt = make_engine(torch.float64), PROMPT[:45]
     engine.max_length = 40
-    original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
+    original = replace(STREAMING, policy=replace(STREAMING.policy, steps=()))
     nll, other = (
         engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(eviction, HELD), 1)])[0]
         for eviction in (STREAMING, original)
@@ -125,7 +130,7 @@ def test_the_same_until_the_first_cut() -> None:
     roomy = replace(STREAMING, budget=TokenBudget(500))
     _, cache = cut_prompt(engine, PROMPT, roomy)
     assert (cache.position, cache.num_tokens) == (61, 61)
-    shown, full = engine.re_rotation.show_all(cache), engine.prefill(PROMPT).cache
+    shown, full = cache.shown, engine.prefill(PROMPT).cache
     assert all(
         torch.equal(layer.keys, expected.keys) for layer, expected in zip(shown.layers, full.layers, strict=True)
     )
@@ -161,7 +166,7 @@ def _keys(engine: Engine, position: int) -> dict[int, Tensor]:
 )
 def test_what_cannot_be_rotated_anew_is_refused(family: str, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"policy\.positions=cache: .*{reason}.*; use policy\.positions=original"):
-        engine_of(family).re_rotation  # noqa: B018
+        rotation_of(engine_of(family))
 
 
 def test_frequencies_that_depend_on_the_length_are_refused() -> None:
@@ -178,4 +183,4 @@ def test_heads_of_different_lengths_are_refused() -> None:
         full, layers=(full.layers[0].of_heads((0,)).append(*2 * [torch.zeros(1, 1, 8)], 61), *full.layers[1:])
     )
     with pytest.raises(ValueError, match="heads hold 61 to 62 pairs"):
-        engine.re_rotation.begin(ragged)
+        renumbered(ragged, rotation_of(engine))

@@ -1,0 +1,1 @@
+"""Kept pairs are numbered anew by their slots in the cache."""
