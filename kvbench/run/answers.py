@@ -68,8 +68,7 @@ class Answers(OneByOne):
             yield from self.finish()
 
     def finish(self) -> Iterator[JobResult]:
-        waiting, made = self._waiting, dict[int, JobResult]()
-        self._waiting = []
+        waiting, self._waiting, made = self._waiting, [], dict[int, JobResult]()
         if self._joint is not None:
             with suppress(Exception):
                 made = self._joint.finish()

@@ -129,8 +129,7 @@ class JointBatch:
 
     def finish(self) -> dict[int, JobResult]:
         """Answer all prompts that were added: the results of their jobs, by the jobs' keys; none if memory runs out."""
-        unanswered, counters = self._unanswered, self._model.engine.counters
-        self._unanswered = []
+        unanswered, self._unanswered, counters = self._unanswered, [], self._model.engine.counters
         if not unanswered:
             return {}
         together, results = len(unanswered), {each.result.job.key: each.result for each in unanswered}

@@ -237,8 +237,7 @@ class DecodeJob:
         Raises RuntimeError if memory runs out.
         """
         self._limit_rankings()
-        held_caches = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
-        return list(held_caches.values())
+        return list(self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True).values())
 
     def _evict(self, cell_answers: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
         """Return the caches of cells, by id; rows in `part` for those that cannot evict. copy: as of `evict_cells`."""

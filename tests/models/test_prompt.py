@@ -11,7 +11,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.tokens import TokensOf, ends, stop_tokens, template_tokens, token_texts
 from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
-from tests.models.tokenizers import TURNS, of_bytes, of_words
+from tests.models.tokenizers import TURNS, Counted, of_bytes, of_words
 from tests.tasks.ruler.conftest import make
 
 ALL = TaskSettings()
@@ -166,6 +166,12 @@ def test_context_and_question_are_the_tokens_of_the_whole_prompt(kind: Any, temp
         assert tokenizer.convert_ids_to_tokens(divided.question[0]) == "Which"
     other = build(tokenizer, sample(context, "Is the sky blue?"), ALL, 100, evict_after="context")
     assert other.prefill == divided.prefill, "the context does not depend on the question"
+
+
+def test_a_prompt_without_a_later_question_is_tokenised_once(tokenizer: Any) -> None:
+    counted, text = Counted(tokenizer), "The sky is blue."
+    assert build(counted, sample(text), ALL, 100).border_tokens is None
+    assert counted.encoded.count(text) == 1
 
 
 @pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])

@@ -17,7 +17,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.reasoning import KNOWN, Channels, Tags, final_of_ids, final_of_text, marks_of, turn_before
 from kvbench.models.prompts.tokens import plain
 from kvbench.tasks.task import Final, Reasoning, Sample
-from tests.models.tokenizers import of_bytes
+from tests.models.tokenizers import Counted, of_bytes
 
 TURN = (
     "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|bot|>END{% endif %}"
@@ -90,6 +90,13 @@ def test_only_a_model_that_marks_reasoning_is_searched_for_it() -> None:
     assert final(plain_model, answer, "strip") == Final("42", 3)
     assert final(plain_model, "[THINK]abc", "strip") == Final(None, 3)
     assert final(thinking(("<think>", "</think>"), special=False), answer, "keep") == Final(answer)
+
+
+def test_a_tokenizer_is_asked_once_for_its_marks() -> None:
+    counted = Counted(thinking(("<think>", "</think>")))
+    for _ in range(3):
+        assert final_of_ids(counted, "auto", (), [1, 2], "ab") == Final("ab", 0)
+    assert len(counted.encoded) == 2, "all marks that are known, and those of this tokenizer"
 
 
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>"

@@ -65,3 +65,18 @@ def _wrapped(built: Tokenizer, template: str | None) -> Any:
         additional_special_tokens=SPECIAL[2:],
         chat_template=template,
     )
+
+
+class Counted:
+    """A tokenizer that notes what it encodes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.encoded: list[Any] = []
+
+    def __call__(self, text: Any, **arguments: Any) -> Any:
+        self.encoded.append(text)
+        return self._tokenizer(text, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)

@@ -1,7 +1,7 @@
 """Evicted pairs merged into kept ones of the same cache head. The number of pairs, and which are kept, do not change.
 
 Numbers are computed in float32 or wider and stored in the dtype of the cache. A kept pair into which nothing is merged
-keeps its bits.
+keeps its bits. Every sum has one order on a GPU too, where torch is set to add indexed rows in order, as in every run.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from kvbench.eviction.allocation.shares import Variant
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.step import Kind
+from kvbench.models.decode.next_token import running_sums
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import EVEN_IN_LAYER, EVICTS, MODEL_KEYS, UNCHANGED, Claim
@@ -76,6 +78,21 @@ def blended(
     mass = torch.zeros(len(kept), dtype=weights.dtype, device=weights.device).index_add(0, places, weights)
     new = (sums / ((own + mass) if divisor is None else divisor)[:, None]).to(kept.dtype)
     return torch.where((mass != 0)[:, None], new, kept)
+
+
+def newest_sums(rows: Float[Tensor, "rows columns"], number: int) -> Float[Tensor, "rows columns"]:
+    """Return the sum of the newest `number` rows up to each row, added in the same order on every device."""
+    number, sums, summed, size = min(number, len(rows)), torch.zeros_like(rows), 0, 1
+    while size <= number:  # `rows` are sums of the newest `size` rows
+        if number & size:
+            sums, summed = sums + older(rows, summed), summed + size
+        rows, size = rows + older(rows, size), 2 * size
+    return sums
+
+
+def older(rows: Float[Tensor, "rows columns"], by: int) -> Float[Tensor, "rows columns"]:
+    """Return the row that is `by` rows older than each, 0 before the first."""
+    return F.pad(rows, (0, 0, by, 0))[: len(rows)]
 
 
 THRESHOLDS = "thresholds"
@@ -229,18 +246,17 @@ class CaM(Merging):
             weights, number_kept = attention[number, : len(mine)].double(), int(mine.sum())
             first = mine.cumsum(0)[~mine]  # the place of the next kept pair
             stop = (first + self.spread).clamp_max(number_kept)
-            until = torch.cat((weights.new_zeros(1), weights[mine].cumsum(0)))
+            until = torch.cat((weights.new_zeros(1), running_sums(weights[mine])))
             end = torch.full_like(stop, number_kept) if variant == "official" else stop
             mean = (until[end] - until[first]) / (end - first)
             likely = (weights[~mine] / mean).nan_to_num(nan=0.0, posinf=1.0)
             merged = (chances[number, : len(mine)][~mine] < likely) & (stop > first)
             share = before.values[source][~mine].double() * (merged / (stop - first).clamp_min(1))[:, None]
-            steps = share.new_zeros(number_kept + 1, share.shape[1])
-            steps = steps.index_add(0, first, share).index_add(0, stop, -share)
-            added = merged.new_zeros(number_kept + 1, dtype=torch.long)
-            added = added.index_add(0, first, merged.long()).index_add(0, stop, -merged.long()).cumsum(0)
-            new = (values[target].double() + steps.cumsum(0)[:-1]).to(values.dtype)
-            values[target] = torch.where((added[:-1] > 0)[:, None], new, values[target])
+            parts = torch.cat((share, merged[:, None]), dim=1)
+            parts = parts.new_zeros(number_kept + 1, parts.shape[1]).index_add(0, first, parts)[:-1]
+            added, number_added = newest_sums(parts, self.spread).split([share.shape[1], 1], dim=1)
+            new = (values[target].double() + added).to(values.dtype)
+            values[target] = torch.where(number_added > 0, new, values[target])
         return replace(after, values=values)
 
     def chances(self, layer: int, tokens: int, shape: Sequence[int]) -> Float[Tensor, "cache_heads slots"]:

@@ -43,9 +43,9 @@ class Sampled:
 
     def __call__(self, logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""]) -> Choice:
         probabilities, order = (logits.double() / self.temperature).softmax(dim=-1).sort(descending=True, stable=True)
-        before = _running_sums(probabilities) - probabilities
+        before = running_sums(probabilities) - probabilities
         probabilities = probabilities.masked_fill(before >= self.top_p, 0.0)
-        ends = _running_sums(probabilities)
+        ends = running_sums(probabilities)
         place = torch.as_tensor(step, device=logits.device).view(1)
         cells = torch.arange(len(logits), device=logits.device).clamp(max=self.uniforms.shape[1] - 1)  # rows that pad
         uniform = self.uniforms.index_select(0, place)[0].index_select(0, cells)
@@ -54,7 +54,7 @@ class Sampled:
         return order.gather(1, drawn[:, None])[:, 0], greedy(logits)[1]
 
 
-def _running_sums(parts: Float[Tensor, "cells vocabulary"]) -> Float[Tensor, "cells vocabulary"]:
+def running_sums(parts: Float[Tensor, "*cells vocabulary"]) -> Float[Tensor, "*cells vocabulary"]:
     """Return the sums of parts of 1 up to each column. A GPU adds floats in an order of its own, and a single row
     otherwise than several: there the sums are of whole numbers of 2**-60.
     """

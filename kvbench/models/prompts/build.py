@@ -137,7 +137,8 @@ def _build(form: _Form, sample: Sample, limit: int | None) -> Prompt:
         ids = ids[:half_kept] + ids[-half_kept:]
     turns = _texts_of_turns(form, sample, texts.question)
     text, alone = texts.prefill + "".join(turns), task.tokenises_alone or form.wraps
-    undivided, separate = after_opening(tokenizer, opening, text), list[tuple[int, ...]]()
+    undivided = after_opening(tokenizer, opening, text) if form.wraps or any(turns) else ids
+    separate = list[tuple[int, ...]]()
     if alone or task.turns == "own":
         separate = [_alone(tokenizer, turn, form.closing) if alone else continued(tokenizer, turn) for turn in turns]
         question = tuple(chain.from_iterable(separate))

@@ -9,6 +9,7 @@ A mark that is one token of the tokenizer is found by its id, since decoding may
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -119,7 +120,7 @@ def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
     if setting == "keep":
         return None
     template = str(tokenizer.chat_template or "")
-    known = set(_ids(tokenizer, [mark for marks in KNOWN for mark in marks.marks]).values())
+    known = set(_ids(tokenizer, tuple(mark for marks in KNOWN for mark in marks.marks)).values())
     for marks in KNOWN:
         if (isinstance(marks, Tags) and any(mark in template for mark in marks.marks)) or known.issuperset(marks.marks):
             return marks
@@ -191,7 +192,8 @@ def _opened(marks: Marks, turn: Sequence[Part], read: Callable[[Any], str]) -> b
     return len(turn) > 1 and marks.split(turn, read, False).unended
 
 
-def _ids(tokenizer: Any, marks: Sequence[str]) -> Mapping[int, str]:
+@lru_cache(maxsize=4)
+def _ids(tokenizer: Any, marks: tuple[str, ...]) -> Mapping[int, str]:
     """Return the marks that are one token each, by their ids."""
     encoded = tokenizer(list(marks), add_special_tokens=False).input_ids
     return {ids[0]: mark for mark, ids in zip(marks, encoded, strict=True) if len(ids) == 1}

@@ -22,6 +22,7 @@ from kvbench.extras.merging.merging import D2O, CaM, Nearest
 from scripts.golden_apply import SHAPE, made_up
 from tests.arrays import layer_of, random_cache, random_layer
 from tests.extras.apply.made_up import TOKENS, applied, evicting, kept_masks
+from tests.pretended_gpu import PretendedGpu
 
 MERGES = (D2O(), CaM(spread=3), Nearest())
 
@@ -95,3 +96,24 @@ def test_rows_of_a_window_that_skips_tokens_end_before_them() -> None:
             mine = slice(27 * head, 27 * head + 20)
             assert torch.equal(after.values[mine], alone.values[20 * head : 20 * head + 20]), apply.kind
             assert torch.equal(after.values[27 * head + 20 : 27 * head + 27], values[head, 53:])
+
+
+@pytest.mark.parametrize("apply", [*MERGES, CaM(spread=2 * TOKENS)], ids=str)
+def test_a_gpu_adds_in_an_order_that_does_not_change(apply: Kind) -> None:
+    """Nothing that torch lists as not deterministic is launched, and pairs have the bits of a CPU."""
+    arrays = made_up(1, SHAPE | {"tokens": TOKENS})
+    queries, keys, values = (torch.from_numpy(arrays[name]) for name in ("queries", "keys", "values"))
+    kept = torch.arange(TOKENS).expand(2, -1) % 3 == 0
+    _, expected = applied(apply, layer_of(queries, keys, values), kept)
+    with PretendedGpu() as gpu:
+        layer = layer_of(queries.to("cuda"), keys.to("cuda"), values.to("cuda"))
+        _, after = applied(apply, layer, kept.to("cuda"))
+        assert torch.equal(after.keys.cpu(), expected.keys) and torch.equal(after.values.cpu(), expected.values)
+    assert not gpu.unordered and not gpu.mixed
+
+
+@given(st.integers(0, 9), st.integers(1, 40))
+def test_the_newest_rows_are_summed_up_to_each_row(rows: int, number: int) -> None:
+    numbers = torch.arange(2.0 * rows).view(rows, 2)
+    expected = [numbers[max(0, row + 1 - number) : row + 1].sum(dim=0) for row in range(rows)]
+    assert torch.equal(merging.newest_sums(numbers, number), torch.stack(expected) if expected else numbers)
