@@ -1,9 +1,8 @@
 """How commands fail: one line on stderr and a documented exit code."""
 
-import sys
 from collections.abc import Callable
 
-from kvbench.cli.terminal import silence, tell
+from kvbench.cli.terminal import tell
 from kvbench.records import StopRequested
 from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, OverLimit, Several, UserError
 from kvbench.work.failures import ExitCode, FileRefused, InternalError, tracebacks_in
@@ -32,12 +31,11 @@ def guarded(command: Callable[[], int]) -> int:
     except InternalError as error:
         message, code = str(error), ExitCode.UNEXPECTED
     except StopRequested as stopped:
-        message = f"stopped by {stopped} after a complete sample; run the same command to continue"
+        message = (
+            f"stopped by {stopped} after a complete sample; run the same command to continue and to print the table"
+        )
         code = ExitCode.TEMPORARY
     except KeyboardInterrupt:
         message, code = "interrupted; run the same command to continue", ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        silence(sys.stdout)
-        return ExitCode.OK
     tell(message)
     return code

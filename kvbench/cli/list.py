@@ -24,7 +24,7 @@ GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "m
 GROUPS |= {"launchers": "launcher", "loggers": "logger", "papers": "paper", "commands": "command", "plots": "plot"}
 GROUPS |= {"steps": "step", "allocations": "allocation"}
 CODE = ("bench", "bench_result", "convert", "decoding", "doctor", "hint", "kernels", "maker", "model_file")
-CODE += ("paper_flag", "plan", "report", "segments", "timing")
+CODE += ("paper_flag", "plan", "report", "segments", "timing", "warning")
 CODE += tuple(group for source in sources() for group in brought(source.conf).unlisted)
 """Groups whose files name code that a command line does not; all others are listed but those that say so."""
 GROUPS |= {f"{group}s": group for group in sorted({*groups()} - {*CODE, *GROUPS.values()})}

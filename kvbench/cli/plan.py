@@ -86,6 +86,8 @@ def main(flags: argparse.Namespace) -> int:
         print(submission_text(submitted))
         return 0
     seconds, start = estimate(sweep.plan, similar), starting(sweep.plan, similar, planning)
+    for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
+        tell(f"warning: {text}")
     if flags.json:
         print(json.dumps(_tree(sweep, seconds, start), indent=1))
     else:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.terminal import tell
 from kvbench.records.rows import fetched
+from kvbench.run.launch.local import handling
 from kvbench.run.shard import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member, named
@@ -17,7 +18,7 @@ from kvbench.tasks.task import Task
 from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress
-from kvbench.work.sweep import RunOutput, make, recorded_rows
+from kvbench.work.sweep import RunOutput, make, recorded_rows, stop_at_once
 
 SCREEN = RunOutput(tell, progress)
 """The screen of commands: stderr."""
@@ -37,33 +38,36 @@ class PartOfSweep:
     logger: Logger = field(default_factory=NoLogger)
 
     def __call__(self) -> int:
-        return guarded(self._run)
-
-    def _run(self) -> int:
-        sweep = plan_sweep(self.arguments, tell, self.retry, self.part, stale=self.stale)
-        return run_sweep(sweep, logger=self.logger)
+        return guarded(
+            lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part, stale=self.stale), self.logger)
+        )
 
 
 def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
-    """Run what is missing of a sweep, print its table and mirror its rows. Exit code 4 if some samples have failed."""
+    """Run what is missing of a sweep, print its table and mirror its rows. Exit code 4 if some samples have failed.
+    Raises StopRequested for a signal, also after the last row, which a part of a sweep leaves to its scheduler.
+    """
     flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
     command = ("kvbench", "run", *sweep.arguments, *(flag for flag, is_set in flags.items() if is_set))
     logger = logger or NoLogger()
     part = partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale, logger=logger)
-    code, ended = make(sweep, command, part, SCREEN)
-    if not ended:
-        return code
-    if sweep.part is not None:  # table and logger are of the whole sweep
-        _mirror_whole(sweep, logger)
-        return code
-    rows = recorded_rows(sweep)
-    if not sweep.quiet:
-        print_sweep(sweep)
-        for hint in named("hint").values() if not sweep.since else ():  # the first run in its folder
-            if advice := hint.load()(sweep, partial(recorded_rows, sweep)):
-                tell(advice)
-    if not isinstance(logger, NoLogger):
-        _mirror(sweep, logger, rows)
+    for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
+        tell(f"warning: {text}")
+    with handling(() if sweep.part else sweep.launcher.signals, stop_at_once):
+        code, ended = make(sweep, command, part, SCREEN)
+        if not ended:
+            return code
+        if sweep.part is not None:  # table and logger are of the whole sweep
+            _mirror_whole(sweep, logger)
+            return code
+        rows = recorded_rows(sweep)
+        if not sweep.quiet:
+            print_sweep(sweep)
+            for hint in named("hint").values() if not sweep.since else ():  # the first run in its folder
+                if advice := hint.load()(sweep, partial(recorded_rows, sweep)):
+                    tell(advice)
+        if not isinstance(logger, NoLogger):
+            _mirror(sweep, logger, rows)
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
 
 
@@ -72,18 +76,17 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
     if isinstance(logger, NoLogger):
         return
     rows = sweep.rows(())
-    if num_missing := sum(sweep.samples.values()) - rows.num_rows:
-        if not sweep.quiet:
-            missing = f"{count_noun(num_missing, 'row')} of other parts are missing"
-            tell(f"logger={logger.name}: {missing}; the last part mirrors all")
-        return
-    _mirror(sweep, logger, rows)
+    num_missing = sum(sweep.samples.values()) - rows.num_rows
+    if not num_missing:
+        _mirror(sweep, logger, rows)
+    elif not sweep.quiet:
+        missing = count_noun(num_missing, "row")
+        tell(f"logger={logger.name}: {missing} of other parts are missing; the last part mirrors all")
 
 
 def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
     """Mirror the rows of a sweep, and print the message of the logger."""
-    address = logger.mirror(sweep.results, fetched(rows))
-    if address is not None and not sweep.quiet:
+    if (address := logger.mirror(sweep.results, fetched(rows))) is not None and not sweep.quiet:
         tell(address)
 
 

@@ -33,6 +33,7 @@ from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.plots.plot import figure
 from kvbench.report.selection import Where
 from kvbench.report.tables import table
+from kvbench.run.stale import Stale
 from kvbench.support.errors import UserError
 from kvbench.support.named import code_of
 from kvbench.tasks.task import Task
@@ -78,6 +79,8 @@ class Bench(Extended):
         *,
         results: str | Path | None = None,
         policy: str | Policy = "snapkv",
+        retry_errors: bool = False,
+        stale: Stale = "stop",
         **settings: Any,
     ) -> "BenchResult":
         """Run what is missing of every method with every budget, each prompt read once for all, beside the full cache.
@@ -85,7 +88,8 @@ class Bench(Extended):
         methods: names of policies or scores, objects, or pairs (policy, score). policy: of a score alone. budgets:
         shares, numbers of KV pairs or bytes. data: the name of a task, prompts with answers, or a frame of them; None:
         the task of `kvbench run`. results: the folder of the rows; None: a temporary one, which is removed with this
-        object and all of its results. Other settings have the names of the command line, `**{"task.samples": 20}`.
+        object and all of its results. retry_errors, stale: as of `kvbench.run`. Other settings have the names of the
+        command line, `**{"task.samples": 20}`.
 
         Raises UserError and MissingFile, in one line, for what cannot be done.
         """
@@ -93,7 +97,7 @@ class Bench(Extended):
         base = self.words(results, **{"results.kept": "positions", **settings})
         base += words_of_budgets(budgets)
         chosen = [words_of_method(f"methods[{i}]", method, policy) for i, method in enumerate(listed(methods))]
-        sweep, frame = sweep_and_rows(base, data, chosen)
+        sweep, frame = sweep_and_rows(base, data, chosen, retry_errors, stale)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
         return BenchResult(frame, common, policy, self._temporary, sweep.report)
 

@@ -106,4 +106,4 @@ def check_format(format: str, formats: Sequence[str]) -> None:
     """Raise ValueError for an unknown format."""
     if format not in formats:
         meant = "".join(f"did you mean {near}? " for near in get_close_matches(format, formats, n=1))
-        raise UserError(f"unknown format {format!r}; {meant}allowed: --format {'|'.join(formats)}")
+        raise UserError(f"unknown format {format!r}; {meant}allowed: {'|'.join(formats)}")

@@ -33,7 +33,7 @@ RUN, SYNONYMS = "run.yaml", "synonyms.yaml"
 GROUPS = (
     *("allocation", "attention", "bench", "bench_result", "command", "convert", "decoding", "doctor", "hint"),
     *("kernels", "launcher", "logger", "maker", "model", "model_file", "paper", "paper_flag", "plan", "plot"),
-    *("policy", "report", "score", "segments", "step", "task", "timing"),
+    *("policy", "report", "score", "segments", "step", "task", "timing", "warning"),
 )
 """Groups that the core reads: a plugin may add to them though no other source has a member."""
 LOOSE = "kvbench_loose_"

@@ -5,7 +5,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -105,15 +105,12 @@ def _line_of_plugin(error: BaseException) -> str | None:
 
 
 def _keep(text: str, results: ResultsFolder | None) -> Path | None:
-    if results is not None:
-        try:
+    with suppress(OSError):
+        if results is not None:
             return results.write_error(text)
-        except OSError:
-            pass
-    try:
+    with suppress(OSError):
         descriptor, path = tempfile.mkstemp(prefix="kvbench-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-    except OSError:
-        return None
-    return Path(path)
+        return Path(path)
+    return None

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from kvbench.config.overrides import parse
-from kvbench.records import ResultsFolder, Row
+from kvbench.records import ResultsFolder, Row, StopRequested
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch.launcher import PartToRun, PendingSweep
+from kvbench.run.launch.local import handling
 from kvbench.run.plan import Plan
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress
@@ -37,11 +38,7 @@ class RunOutput:
     progress: Callable[[Plan, float], AbstractContextManager[Progress | None]]
 
 
-def _ignore(text: str) -> None:
-    """For work that shows nothing."""
-
-
-SILENT = RunOutput(_ignore, lambda plan, gpus: nullcontext())
+SILENT = RunOutput(lambda text: None, lambda plan, gpus: nullcontext())
 
 
 def logger_of(words: Sequence[str]) -> Logger:
@@ -178,8 +175,7 @@ def _describe(
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
 
-    Earlier handlers are called after the block: submitit's requeues a job at its time limit. Outside of the main
-    thread, where Python takes no signals, nothing happens.
+    Earlier handlers are called after the block: submitit's requeues a job at its time limit.
     """
     arrived: list[str] = []
 
@@ -188,22 +184,18 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
             arrived.append(signal.Signals(number).name)
             os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
 
-    earlier_handlers = {}
-    try:
-        for name in names:
-            number = signal.Signals[name]
-            try:
-                earlier_handlers[number] = signal.signal(number, note_signal)
-            except ValueError:  # another thread than the main one
-                break
-        yield lambda: arrived[0] if arrived else None
-    finally:
-        for number, handler in earlier_handlers.items():
-            signal.signal(number, handler)
-        for name in arrived:
-            handler = earlier_handlers[signal.Signals[name]]
-            if callable(handler):
-                handler(signal.Signals[name], None)
+    with handling(names, note_signal) as earlier_handlers:
+        try:
+            yield lambda: arrived[0] if arrived else None
+        finally:
+            for name in arrived:
+                if callable(handler := earlier_handlers[signal.Signals[name]]):
+                    handler(signal.Signals[name], None)
+
+
+def stop_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal before or after samples are made. Raises StopRequested."""
+    raise StopRequested(signal.Signals(number).name)
 
 
 def _announce(sweep: Sweep, tell: Tell) -> None:

@@ -5,9 +5,11 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kvbench.cli import sweep
 from kvbench.records import read_rows
 from kvbench.run.launch.launcher import SIGNALS
 from kvbench.work.sweep import stopping
@@ -58,6 +60,30 @@ def test_a_run_that_is_stopped_leaves_whole_samples(
     left = read_rows(tmp_path / "out")
     assert 0 < len(left) < 400 and len(left) % 2 == 0
     assert sent == signal.SIGINT or not list((tmp_path / "out" / "leases").iterdir())
+
+
+@pytest.mark.parametrize("late", ["make", "recorded_rows", "print_sweep"])
+def test_a_signal_between_the_last_row_and_the_table_ends_as_a_stopped_run_does(
+    late: str, kvbench: Command, fork: Fork, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 75 and a line instead of the signal's own end; the same command then makes no row and prints."""
+    real = getattr(sweep, late)
+
+    def signalled(*arguments: Any) -> Any:
+        made = real(*arguments) if late == "make" else None
+        signal.raise_signal(signal.SIGTERM)
+        return made or real(*arguments)
+
+    command = ("run", *tiny, *CELLS)
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, late, signalled)
+        stopped = fork(*command)
+        out, errors = stopped.communicate()
+    assert stopped.returncode == 75 and not out, errors
+    assert errors.endswith("run the same command to continue and to print the table\n")
+    assert len(read_rows(tmp_path / "out")) == 6
+    printed = kvbench(*command)
+    assert printed.code == 0 and "all 6 rows are in out" in printed.err and "snapkv" in printed.out
 
 
 @pytest.mark.parametrize("name", SIGNALS)

@@ -11,7 +11,7 @@ from kvbench.support import paths
 from kvbench.support.named import named
 from kvbench.support.plugins import OURS, GroupItem, faults, groups, held_groups, items
 
-CODE = ("command", "conform", "convert", "hint", "kernels", "model_file", "plan", "plot", "report")
+CODE = ("command", "conform", "convert", "hint", "kernels", "model_file", "plan", "plot", "report", "warning")
 """Groups whose members are read as `Named`."""
 
 

@@ -21,6 +21,8 @@ from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import sides
 from kvbench.report.formats.emit import emitted
 from kvbench.report.tables.table import print_table
+from kvbench.run import cell
+from kvbench.run.code import Code
 from kvbench.support.errors import UserError
 from tests.models.families import tiny
 from tests.models.tokenizers import of_bytes
@@ -167,6 +169,34 @@ def test_errors_name_the_arguments_of_python(model: tuple[Any, Any], arguments: 
     with pytest.raises(UserError, match=f"^{message}") as raised:
         library.Bench(*model).compare(**{"methods": "snapkv", "data": PROMPTS, **arguments})
     assert "override" not in str(raised.value).lower()
+
+
+def test_rows_of_other_code_and_failed_ones_have_arguments_of_python(
+    model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal names no flag, and what it names works; a page and a format are refused without one too."""
+    bench = library.Bench(*model)
+    call = {"methods": "snapkv", "budgets": [0.3, 0.001], "data": PROMPTS, "results": tmp_path, **SETTINGS}
+    before = bench.compare(**call)
+    failed = before.frame["error"].notna()
+    assert {*before.frame["budget"][failed]} == {"0.001"}
+    again = bench.compare(**call, retry_errors=True).frame
+    assert again["replaces"].notna().equals(again["error"].notna())
+    code = Code({"score": "0" * 64})
+    monkeypatch.setattr(cell, "code_of_cell", lambda *parts: code)
+    sweep = {"data": PROMPTS, "policy": "snapkv", "budget": 0.3, "model": bench.model, "results.dir": tmp_path}
+    calls = (lambda **more: bench.compare(**call, **more), lambda **more: library.run(**sweep, **SETTINGS, **more))
+    for run in calls:
+        with pytest.raises(UserError, match='stale="rerun" makes them again, stale="keep" takes them') as raised:
+            run()
+        assert "--" not in str(raised.value)
+    assert {*calls[0](stale="keep").frame["code"]}.isdisjoint({code.id})
+    assert {*calls[0](stale="rerun").frame["code"]} == {code.id}
+    refusals = (lambda: before.page("page.txt"), lambda: before.page("/no/x.html"), lambda: before.table().to("docx"))
+    for refused in refusals:
+        with pytest.raises(UserError, match=r"allowed: |name another file$") as raised:
+            refused()
+        assert "--" not in str(raised.value)
 
 
 def test_what_is_no_model_or_no_method_of_a_result_is_refused(result: Any, model: tuple[Any, Any]) -> None:

@@ -129,6 +129,6 @@ def test_a_file_is_there_whole_or_not_at_all(small: Path, tmp_path: Path) -> Non
         print_rows(small, "csv", tmp_path / "nowhere" / "rows.csv")
     with pytest.raises(ValueError, match=r"name it with --out FILE.parquet"):
         rows(small, "parquet")
-    with pytest.raises(ValueError, match=r"unknown format 'xml'; allowed: --format jsonl\|csv\|parquet"):
+    with pytest.raises(ValueError, match=r"unknown format 'xml'; allowed: jsonl\|csv\|parquet"):
         rows(small, "xml")
     assert sorted(tmp_path.iterdir()) == before

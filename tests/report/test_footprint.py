@@ -75,6 +75,18 @@ def test_the_smallest_budget_that_keeps_enough_is_chosen(folder: Path) -> None:
     assert footprints(folder, WARN, least=0.8)[0].budget == "0.1"
 
 
+@pytest.mark.parametrize(("right", "text"), [((0, 0), "all 0"), ((0, 1), "best 0.2")])
+def test_where_no_budget_keeps_enough_the_best_is_named_unless_all_are_at_0(cell, results, right, text: str) -> None:
+    sizes = {"prompt_tokens": 100, "new_tokens": 10}
+    full = cell([1.0] * 4, "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
+    evicted = [
+        cell([1.0] * n + [0.0] * (4 - n), budget=budget, kept_tokens=kept, kept_fraction=kept / 100, **sizes)
+        for n, budget, kept in zip(right, ("0.1", "0.2"), (10.0, 20.0), strict=True)
+    ]
+    (table,) = report_of(results(full, *evicted), WARN).tables
+    assert [figure.mean for figure in table.lines[0].figures][4] == text
+
+
 def test_what_a_row_says_of_its_life(cell, results) -> None:
     """A short prompt grows to the budget of its long answer; pairs stored for every query head count that often."""
     sizes = {"prompt_tokens": 100, "new_tokens": 900, "full_cache_bytes": 1000, "peak_bytes": 400}

@@ -258,7 +258,7 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "pdf"}, "unknown format 'pdf'; allowed: --format text|markdown|latex|html|csv|json|parquet"),
+        ({"format": "pdf"}, "unknown format 'pdf'; allowed: text|markdown|latex|html|csv|json|parquet"),
         ({"format": "text", "rows": "polcy"}, "rows=polcy: there is no key 'polcy'; did you mean policy"),
         ({"format": "text", "cols": ""}, "cols= has no key"),
         ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),

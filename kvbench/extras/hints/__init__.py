@@ -1,1 +1,1 @@
-"""The command that a first run leads to."""
+"""Before a run: cells that will fail. After the first one: the command that it leads to."""

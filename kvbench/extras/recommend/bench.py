@@ -8,7 +8,8 @@ from kvbench.extras.recommend.recommendation import report_of
 from kvbench.notebook.bench import Bench
 from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.report import NotebookReport
-from kvbench.notebook.sweep import SCREEN
+from kvbench.notebook.sweep import SCREEN, naming_arguments
+from kvbench.run.stale import Stale
 
 
 def recommended(
@@ -19,16 +20,19 @@ def recommended(
     requests: int = 1,
     *,
     results: str | Path | None = None,
+    stale: Stale = "stop",
     **settings: Any,
 ) -> NotebookReport:
     """Return the report of `kvbench recommend`: the methods that are worth it for these prompts and this memory.
 
     data: as of `compare`. memory: bytes with a unit ("2GiB"), None: no limit. loss: points of the mean that may be
-    lost. requests: at a time. results, settings: as of `compare`; policy, score and budget name what is tried.
+    lost. requests: at a time. results, stale, settings: as of `compare`; policy, score and budget name what is tried.
 
     Raises UserError and MissingFile, in one line, for what cannot be done.
     """
     words = bench.words(results, **settings)
     limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
     need = {name: str(value) for name, value in limits.items()}
-    return NotebookReport(report_of(recommend([*words, *task_words(data, words)], None, need_of(need), SCREEN)))
+    with naming_arguments():
+        found = recommend([*words, *task_words(data, words)], None, need_of(need), SCREEN, stale)
+    return NotebookReport(report_of(found))

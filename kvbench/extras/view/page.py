@@ -60,7 +60,7 @@ def write_page(
 def check_page(out: Path) -> None:
     """Raise ValueError for a file that is no .html."""
     if out.suffix not in (".html", ".htm"):
-        raise UserError(f"--out {out}: allowed: a file name that ends in .html")
+        raise UserError(f"cannot write a page to {str(out)!r}: allowed: a file name that ends in .html")
 
 
 MOST_TASKS = 4

@@ -93,8 +93,8 @@ class Life:
 @dataclass(frozen=True)
 class Footprint:
     """A method on one task. mean, full: over the samples that both have. budget: the smallest that keeps enough; its
-    mean, footprint with its two parts (as in `Life`), and peak. If none does, the best one's, and `enough` is False.
-    setting: what else tells it from methods of the same names.
+    mean, footprint with its two parts (as in `Life`), and peak. If none does, it has the best mean, of equal
+    means the smallest footprint, and `enough` is False. setting: what else tells it from methods of the same names.
     """
 
     model: str
@@ -259,7 +259,7 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
                 f"{100 * line.footprint:.1f} %" if line.enough else "none",
                 f"{100 * line.reading:.0f} %",
                 f"{100 * line.answering:.0f} %",
-                line.budget if line.enough else f"best {line.budget}",
+                line.budget if line.enough else f"best {line.budget}" if line.mean else "all 0",
                 f"{100 * line.mean:.1f}",
                 f"{100 * line.full:.1f}",
                 "" if line.peak_bytes is None else size([line.peak_bytes]),

@@ -33,7 +33,7 @@ def windows(labels: Mapping[str, str | None], describe: Describe) -> str:
     descriptions = [describe(cell) for cell in labels]
     recorded = [(description or {}).get("policy") for description in descriptions]
     policies = [
-        {**policy, "name": label.split(" ")[0]} if label else policy
+        {**policy, "name": label} if label else policy
         for label, policy in zip(labels.values(), recorded, strict=True)
         if isinstance(policy, Mapping)
     ]
@@ -45,8 +45,8 @@ def windows(labels: Mapping[str, str | None], describe: Describe) -> str:
             if text is not None:
                 names.setdefault(text, set()).add(str(policy.get("name")))
         if len(names) > 1:
-            parts = (f"{text} ({', '.join(sorted(names[text]))})" for text in sorted(names, key=lambda t: (len(t), t)))
-            differing.append(f"{setting} {', '.join(parts)}")
+            values = sorted(names, key=lambda text: (len(text), text))
+            differing.append(f"{setting} {', '.join(f'{text} ({_policies(names, text)})' for text in values)}")
         else:
             shared += [f"{setting} {text}" for text in names]
     text = f"{', '.join(shared)} where a policy has them" if shared else ""
@@ -55,6 +55,15 @@ def windows(labels: Mapping[str, str | None], describe: Describe) -> str:
     marks = sorted({mark for label in labels.values() if label and (mark := protocol_of(label)) != PAPER})
     protocols = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
     return printable("; ".join(filter(None, (text, *protocols, answers_text(descriptions)))))
+
+
+def _policies(labels: Mapping[str, set[str]], value: str) -> str:
+    """Name the policies that have a value: by the first word of the label, or by all of it where another value has
+    the same first word. labels: by value.
+    """
+    others = {label.split(" ")[0] for other, members in labels.items() if other != value for label in members}
+    words = {label: label.split(" ")[0] for label in labels[value]}
+    return ", ".join(sorted({label if word in others else word for label, word in words.items()}))
 
 
 def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:

@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 from kvbench.run.launch.launcher import Launcher, PendingSweep
 from kvbench.support.annotations import Help, Range, check_ranges
@@ -119,12 +120,22 @@ def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> 
             if child.poll() is None:
                 child.send_signal(number)
 
-    handlers = {}
-    try:
-        for name in ("SIGINT", *names):
-            handlers[signal.Signals[name]] = signal.signal(signal.Signals[name], pass_on)
+    with handling(("SIGINT", *names), pass_on):
         codes = [child.wait() for child in children]
-        return [stops.get(code, code) for code in codes]
+    return [stops.get(code, code) for code in codes]
+
+
+@contextmanager
+def handling(names: Sequence[str], handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
+    """While the block runs, these signals go to `handler`; yields the earlier handlers, which the signals have again
+    after it. Outside of the main thread, where Python takes no signals, nothing happens.
+    """
+    earlier: dict[int, Any] = {}
+    try:
+        with suppress(ValueError):  # another thread than the main one
+            for name in names:
+                earlier[signal.Signals[name]] = signal.signal(signal.Signals[name], handler)
+        yield earlier
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, before in earlier.items():
+            signal.signal(number, before)
