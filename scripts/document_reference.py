@@ -122,15 +122,14 @@ def extras() -> str:
     lines = [
         "# Extras",
         "What the core does without. An extra is a folder of `kvbench/extras/` with its code, settings files, tests\n"
-        "and, where it needs one, a page. Taken out of the tree, it works as a plugin. The page is generated.",
+        "and page. Taken out of the tree, it works as a plugin. This table is generated.",
         "| extra | for | brings |\n| :-- | :-- | :-- |",
     ]
     rows = []
     for folder in paths.extras():
         says = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or "").partition("\n\n")[0]
-        name, page = f"`{folder.name}`", folder / f"{folder.name}.md"
-        if page.is_file():
-            name = f"[{name}](../../{page.relative_to(FOLDER.parents[1]).as_posix()})"
+        page = (folder / f"{folder.name}.md").relative_to(FOLDER.parents[1]).as_posix()
+        name = f"[`{folder.name}`](../../{page})"
         rows.append(f"| {name} | {' '.join(says.split()).rstrip('.')} | {'; '.join(_brought(folder))} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 

@@ -34,8 +34,10 @@ def named(nav: Any) -> set[str]:
 
 
 def on_config(config: Any) -> Any:
-    """Add what `nav` lacks under `More`, so that a new page is never left out."""
+    """Add the pages of extras under `Extras`, and what `nav` lacks under `More`, so that no page is left out."""
     docs = Path(config["docs_dir"])
+    (of_extras,) = (part["Extras"] for part in config["nav"] if "Extras" in part)
+    of_extras += pages_of_extras().values()
     left = sorted({path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - named(config["nav"]))
     if left:
         config["nav"] = [*config["nav"], {"More": left}]
@@ -44,7 +46,7 @@ def on_config(config: Any) -> Any:
 
 def pages_of_extras() -> dict[Path, str]:
     """The address of each page that lies beside the code of an extra, by its file."""
-    return {page: f"reference/{page.name}" for page in sorted((ROOT / "kvbench" / "extras").glob("*/*.md"))}
+    return {page: f"reference/extras/{page.name}" for page in sorted((ROOT / "kvbench" / "extras").glob("*/*.md"))}
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -53,7 +53,7 @@ SWEEPS = [
     command
     for command in KVBENCH
     if command.words[1] in ("run", "plan", "heads", "probe", "paper")
-    and not command.block.page.startswith(("docs/reference", "kvbench/extras"))
+    and not command.block.page.startswith("docs/reference")
 ]
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
 READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]

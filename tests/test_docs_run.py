@@ -49,7 +49,7 @@ RUNNABLE = [
 ]
 SMALL = ("task.samples=2",)
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
-LONG = {"docs/cost.md": EFFICIENCY}
+LONG = dict.fromkeys(("docs/cost.md", "kvbench/extras/efficiency/efficiency.md"), EFFICIENCY)
 """Pages whose commands take long as they stand, and what makes them short."""
 WITH_ERRORS = ("docs/reference/disagreements.md",)
 """Pages that say which rows of their runs have an error: budgets that cannot hold the protected tokens."""

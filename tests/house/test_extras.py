@@ -163,8 +163,9 @@ def test_words_are_found_where_they_mean_an_extra(text: str, says: set[str], tmp
 
 @pytest.mark.parametrize("folder", extras(), ids=lambda folder: folder.name)
 def test_an_extra_is_code_and_settings(folder: Path) -> None:
-    """Its files name classes of the core and its own; no file of the core's settings names one. A page has its name."""
-    assert {page.name for page in folder.glob("*.md")} <= {f"{folder.name}.md"}
+    """Its files name classes of the core and its own; no file of the core's settings names one. It has a page."""
+    page = folder / f"{folder.name}.md"
+    assert [*folder.glob("*.md")] == [page] and re.match(r"# \w", page.read_text("utf-8"))
     files = [*(folder / "conf").rglob("*.yaml")]
     targets = [line.split()[1] for file in files for line in file.read_text("utf-8").splitlines() if "_target_" in line]
     own = [target for target in targets if f"{target}.".startswith(f"kvbench.extras.{folder.name}.")]

@@ -143,7 +143,7 @@ class OfficialSCBench(SCBench):
         if room < 2:
             raise UserError(
                 f"task.max_seq_length={self.max_seq_length} of {self.name}: the answers alone take {answers} tokens; "
-                "allowed: more than that, or task.max_prompt_tokens=N"
+                f"allowed: {self.max_seq_length - room + 2} or more, or task.max_prompt_tokens=N"
             )
         return room
 

@@ -128,10 +128,11 @@ def test_new_tokens_turns_and_truncation_are_those_of_the_official_run(tmp_path:
         assert tokens == [kinds[0], kinds[1], kinds[0]] and task.max_prompt_tokens == 131_072 - sum(kinds) * 3 // 2
     fewer = make(tmp_path, "scbench_official/kv", max_turns=2)
     assert (fewer.samples, fewer.max_prompt_tokens) == (4, 131_072 - 300)
-    with pytest.raises(
-        ValueError, match=r"task\.max_seq_length=400 of scbench_official/kv: the answers alone take 450"
-    ):
-        make(tmp_path, "scbench_official/kv", max_seq_length=400)
+    refused = r"task\.max_seq_length={} of scbench_official/kv: the answers alone take 450 tokens; allowed: {} or more"
+    for turns, least in {"gold": 452, "none": 1452}.items():
+        with pytest.raises(ValueError, match=refused.format(least - 1, least)):
+            make(tmp_path, "scbench_official/kv", max_seq_length=least - 1, turns=turns)
+        assert make(tmp_path, "scbench_official/kv", max_seq_length=least, turns=turns).max_prompt_tokens == 2
 
 
 @pytest.mark.parametrize("turns", ["none", "gold", "own"])
