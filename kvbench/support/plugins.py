@@ -9,7 +9,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,8 +97,9 @@ def faults() -> tuple[str, ...]:
     return _plugins(tuple(sys.path))[1]
 
 
+@cache
 def own_sources() -> tuple[Source, ...]:
-    """Return the folders of kvbench's settings: `conf`, then one of each extra that has some."""
+    """Return the folders of kvbench's settings, looked for once: `conf`, then one of each extra that has some."""
     extras = ((f"{OURS}.extras.{path.name}", path / "conf") for path in paths.extras() if (path / "conf").is_dir())
     return tuple(Source(OURS, __version__, package, conf) for package, conf in ((OURS, paths.conf()), *extras))
 
@@ -144,9 +145,14 @@ def source_of(point: EntryPoint) -> Source:
     return Source(name, version, point.value, conf)
 
 
-def groups() -> list[str]:
+def groups() -> tuple[str, ...]:
     """Return the kinds of settings that are chosen by name: those that the core reads, and those that sources bring."""
-    return sorted(set(GROUPS).union(*(brought(source.conf).groups for source in sources())))
+    return _groups(tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _groups(_: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(GROUPS).union(*(brought(source.conf).groups for source in sources()))))
 
 
 @lru_cache

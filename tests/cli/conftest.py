@@ -16,11 +16,12 @@ import pytest
 
 from kvbench.cli.main import commands, declared, main
 from kvbench.records import Row, read_rows
+from kvbench.support.paths import assets
 from kvbench.tasks.ruler.niah import Niah
 from tests.forked import Forked
 
 COMMANDS = frozenset(commands())
-TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
+TOKENIZER = assets() / "reference"
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ def test_what_the_second_model_or_task_cannot_do_stops_before_the_first_row(
     kvbench: Command, tiny: tuple[str, ...], tiny_model: Path
 ) -> None:
     for changes, message in (
-        (["task=ruler/niah_single_1,ruler/niah_multikey_3", "task.context_length=512"], "smallest context_length"),
+        (["task=ruler/niah_single_1,ruler/niah_multikey_3", "task.context_length=256"], "smallest context_length"),
         (["task.stop=[No such text]"], "task.stop='No such text' is not one token"),
         (["model.max_length=100"], "is more than"),
         (["model.chat=auto,required"], "model.chat=required"),

@@ -94,7 +94,8 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
     kvbench: Command, tiny: tuple[str, ...]
 ) -> None:
     """Then answers differ in confidence at least; what is kept is the same. Samples do not see each other."""
-    settings = (*tiny, "policy=streaming_llm", "policy.positions=original,cache", "budget=20,500", "task.samples=2")
+    words = ("policy=streaming_llm", "policy.positions=original,cache", "budget=20,500", "task.samples=2")
+    settings = (*tiny, "task.max_new_tokens=12", *words)
     for number, schedule in enumerate(("schedule.evict_after=context", *STEPS)):
         out = Path(f"out{number}")
         assert kvbench("run", *settings, schedule, f"results.dir={out}").code == 0

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from kvbench.support import paths
 from kvbench.support.named import named
-from kvbench.support.plugins import OURS, GroupItem, faults, groups, held_groups, items
+from kvbench.support.plugins import OURS, GroupItem, faults, groups, held_groups, items, own_sources
 
 CODE = ("command", "conform", "convert", "hint", "kernels", "model_file", "plan", "plot", "report", "warning")
 """Groups whose members are read as `Named`."""
@@ -43,7 +43,7 @@ def outside(extra: Path, site: Path) -> Iterator[None]:
 
 
 def forget() -> None:
-    for cached in (paths.extras, held_groups):
+    for cached in (paths.extras, own_sources, held_groups):
         cached.cache_clear()
 
 

@@ -24,13 +24,16 @@ from kvbench.eviction.scores.score import Score
 from kvbench.extras.conformance.golden.compare import slot_scores
 from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of
+from kvbench.run.cell import Cell
 
 HEADS, KV_HEADS, TOKENS, HEAD_DIM, BUDGET = 4, 2, 300, 8, 150
-CELLS = {
-    entry.cell.score.name: entry.cell
-    for entry in cells_of_item(item_of("caote/table2"), []).entries
-    if entry.cell.policy.name == "h2o_obcache"
-}
+
+
+@pytest.fixture(scope="module")
+def cells() -> dict[str, Cell]:
+    """The cells of block-wise H2O of an item, by score."""
+    entries = cells_of_item(item_of("caote/table2"), []).entries
+    return {entry.cell.score.name: entry.cell for entry in entries if entry.cell.policy.name == "h2o_obcache"}
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,8 +108,10 @@ def here(policy: Policy, score: Score, block: int) -> tuple[list[list[list[int]]
 
 
 @pytest.mark.parametrize("score", ["attn", "caote", "fastcaote"])
-def test_the_items_setting_keeps_what_the_paper_keeps_and_blocks_alone_another_reading_of_section_2(score: str) -> None:
-    cell = CELLS[score]
+def test_the_items_setting_keeps_what_the_paper_keeps_and_blocks_alone_another_reading_of_section_2(
+    cells: dict[str, Cell], score: str
+) -> None:
+    cell = cells[score]
     assert cell.schedule.prefill_block == 128
     kept, _ = here(cell.policy, cell.score, 128)
     assert [len(head) for heads in kept for head in heads] == [128, 128, *[BUDGET] * 4]
@@ -118,9 +123,9 @@ def test_the_items_setting_keeps_what_the_paper_keeps_and_blocks_alone_another_r
 
 @pytest.mark.parametrize("state", ["accumulate", "overwrite"])
 @pytest.mark.parametrize("score", ["caote", "fastcaote"])
-def test_query_heads_merge_errors_instead_of_attention(score: str, state: StateRule) -> None:
+def test_query_heads_merge_errors_instead_of_attention(cells: dict[str, Cell], score: str, state: StateRule) -> None:
     """The kept sets may be the same: h / (1 - h) is nearly linear where no pair has much of the mass."""
-    cell = CELLS[score]
+    cell = cells[score]
     assert isinstance(cell.score, Caote)
     kept, scores = here(replace(cell.policy, state=state), replace(cell.score, merge="error"), 128)
     expected, errors = by_the_paper(score, 128, state == "accumulate", "error")
