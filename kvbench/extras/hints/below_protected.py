@@ -37,5 +37,5 @@ def _failing(group: PrefillGroup) -> Iterator[str]:
         policy = cell.policy.resolve(0, lengths.read, cell.budget, question_tokens=1)
         pairs, protected = policy.pairs(cell.budget, lengths.read), min(policy.protected, lengths.read)
         if pairs < protected:
-            name = " ".join(filter(None, (cell.policy_label, cell.score_label)))
+            name = " ".join(filter(None, (cell.eviction.policy_label, cell.eviction.score_label)))
             yield f"{name} at budget={cell.budget} ({pairs} of at most {lengths.read} tokens, {protected} protected)"
