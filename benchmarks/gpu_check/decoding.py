@@ -77,8 +77,10 @@ class Watched(IncrementalEviction):
 
     seen: list[tuple[LayerCache, Ranking]] = field(default_factory=list)
 
-    def rank(self, layer: LayerCache, window: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
-        ranked = super().rank(layer, window)
+    def rank(
+        self, layer: LayerCache, window: ObservationWindow | None, finite: list[Tensor] | None = None
+    ) -> tuple[LayerCache, Ranking]:
+        ranked = super().rank(layer, window, finite)
         self.seen.append(ranked)
         return ranked
 

@@ -214,7 +214,7 @@ def _row_over_layer(
     queries: Float[Tensor, "heads 1 head_dim"], layer: LayerCache, rule: AttentionParams, decode: Callable[..., Any]
 ) -> ObservationWindow:
     """`attend_layer` for one row by an implementation of `ragged_decode`; sinks are merged afterwards."""
-    bounds = torch.tensor(layer.offsets, device=queries.device)
+    bounds = torch.tensor(layer.offsets).to(queries.device, non_blocking=True)
     segments = queries.reshape(layer.cache_heads, -1, queries.shape[2]), layer.keys, layer.values
     options = {"softcap": rule.softcap, "longest": max(layer.lengths)}
     outputs, lse = decode(*segments, bounds[:-1], bounds.diff(), rule.scaling, **options)

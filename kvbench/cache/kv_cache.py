@@ -67,9 +67,10 @@ class ObservationWindow:
 
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "ObservationWindow":
         """Return the rows of the query heads that read these cache heads, out of `cache_heads`."""
-        return (
-            self if len(heads) == cache_heads else self.at(query_heads_of(heads, self.queries.shape[0] // cache_heads))
-        )
+        if len(heads) == cache_heads:
+            return self
+        chosen = torch.tensor(query_heads_of(heads, self.queries.shape[0] // cache_heads))
+        return self.at(chosen.to(self.queries.device, non_blocking=True))
 
     def at(self, index: Any) -> "ObservationWindow":
         """Return what `index` chooses of the heads and rows."""
@@ -222,7 +223,7 @@ class LayerCache:
         heads, columns = marked[:, 0] // group, marked[:, 1]
         if is_dense:
             return self.gather(heads * self.lengths[0] + columns, lengths)
-        starts = torch.tensor(self.offsets, device=heads.device)
+        starts = torch.tensor(self.offsets).to(heads.device, non_blocking=True)
         return self.gather(starts[heads] + columns, lengths)
 
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
@@ -244,7 +245,7 @@ class LayerCache:
         """Return a copy of some cache heads, with the query heads that read them."""
         group = self.query_heads // self.cache_heads
         spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
-        pairs = torch.cat(spans).to(self.keys.device)
+        pairs = torch.cat(spans).to(self.keys.device, non_blocking=True)
         return replace(
             self.gather(pairs, [len(span) for span in spans]),
             query_heads=len(heads) * group,

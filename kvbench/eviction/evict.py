@@ -348,7 +348,7 @@ def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int)
     if ranking.by_head is None:
         return kept
     column = torch.arange(tokens, device=device)
-    newest = ranking.first + torch.tensor(ranking.by_head, device=device)[:, None]
+    newest = ranking.first + torch.tensor(ranking.by_head).to(device, non_blocking=True)[:, None]
     return (kept | (column >= newest)) & (column < newest + tokens - ranking.first - ranking.candidates)
 
 

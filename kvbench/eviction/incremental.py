@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from operator import gt
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWindow, dense_parts
@@ -50,29 +49,11 @@ per head by layer index."""
 
 @dataclass(frozen=True)
 class LayerEviction:
-    """An eviction from one layer: the layer after it, and the score of every slot of each cache head before it.
-
-    `scores` belong to `positions`, slot by slot; NaN for protected slots, and for slots of a prompt that stays, which
-    are not ranked.
-    """
+    """An eviction from one layer: the layer after it and before it, whose slots were ranked."""
 
     layer: LayerCache
     before: LayerCache
     ranking: Ranking
-
-    @property
-    def positions(self) -> tuple[Int[Tensor, "_"], ...]:
-        """The positions of the pairs of each cache head."""
-        return self.before.positions.split(self.before.lengths)
-
-    @property
-    def scores(self) -> tuple[Float[Tensor, "_"], ...]:
-        """Their scores."""
-        ranking, lengths = self.ranking, self.before.lengths
-        scores = ranking.scores.new_full((len(lengths), max(lengths)), torch.nan)
-        ranked = ranking.scores.masked_fill(ranking.scores.isposinf(), torch.nan)
-        scores[:, ranking.first : ranking.first + ranking.candidates] = ranked
-        return tuple(row[:length] for row, length in zip(scores, lengths, strict=True))
 
 
 @dataclass(frozen=True)
@@ -189,13 +170,16 @@ class IncrementalEviction:
             layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
         return smaller.with_evictable(layers)
 
-    def step(self, layer: LayerCache, window: ObservationWindow | None) -> LayerEviction:
+    def step(
+        self, layer: LayerCache, window: ObservationWindow | None, finite: list[Tensor] | None = None
+    ) -> LayerEviction:
         """Update the state, and evict from every cache head down to its capacity, or what a threshold does not keep.
 
         window: the queries read since the last eviction, with their attention over the layer; None for a score that
-        reads none. Raises UserError for a score that is not finite.
+        reads none. finite: a list for whether scores are, which the caller reads once the device has made them.
+        Without one the host waits, and UserError is raised for a score that is not finite.
         """
-        layer, ranking = self.rank(layer, window)
+        layer, ranking = self.rank(layer, window, finite)
         if isinstance(budget := self.eviction.budget, ThresholdBudget):
             counts = tuple(self.policy.chooses(ranking).counts_above(budget.score).tolist())
             return self.keep(layer, ranking, counts, window)
@@ -203,7 +187,9 @@ class IncrementalEviction:
         counts = tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads)
         return self.keep(layer, ranking, counts, window)
 
-    def rank(self, layer: LayerCache, window: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
+    def rank(
+        self, layer: LayerCache, window: ObservationWindow | None, finite: list[Tensor] | None = None
+    ) -> tuple[LayerCache, Ranking]:
         """Return a layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and
         errors as for `step`.
         """
@@ -222,7 +208,10 @@ class IncrementalEviction:
                 raw = by_head.flatten(0, 1)
                 sums |= zip(heads, by_head, strict=True)
             ranking = rank_columns(raw, part, policy, score)
-            if not ranking.scores.isfinite().all():
+            is_finite = ranking.scores.isfinite().all()
+            if finite is not None:
+                finite.append(is_finite)
+            elif not is_finite:
                 raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
             rankings[heads] = self._after_prompt(ranking, part)
         if sums:

@@ -77,6 +77,25 @@ def test_a_step_in_which_all_cells_evict() -> None:
     assert count.launches <= EVICTING_STEP and count.waits == 0 and count.other_waits <= 1, count
 
 
+@pytest.mark.parametrize("policy", [UNIFORM, RAGGED], ids=lambda policy: policy.name)
+def test_cells_that_no_kernel_evicts_from_wait_once_for_all_layers(policy: Policy) -> None:
+    """As CAKE and LAVa, whose pool comes before the mean over a group."""
+
+    def work(gpu: PretendedGpu, layers: int) -> None:
+        engine = small_engine(layers, kernels="triton")
+        full, pooled_first = engine.prefill(torch.arange(TOKENS), {8}).cache, replace(policy, order=("pool", "group"))
+        caches = [evicting(engine, full, pooled_first, Attention(), 30 + cell) for cell in range(2)]
+        batch = EvictingBatch(caches, engine.max_batch, 2)
+        token = torch.zeros(engine.max_batch, 1, dtype=torch.long, device=engine.device)
+        engine.read(batch, token)
+        with gpu.section("step"):
+            engine.read(batch, token)
+        assert not batch.failures and [batch.evictions(cell) for cell in range(2)] == [2, 2]
+
+    count = counted(work)["step"]
+    assert count.waits == 0 and count.other_waits == 1, count
+
+
 def read(batch: EvictingBatch, gpu: PretendedGpu, new: int = 1) -> None:
     """New tokens of two layers, all zeros; the second one is counted as `layer`, and what follows as `end`."""
     queries, pairs = (torch.zeros(CELLS, heads, new, 16, dtype=torch.bfloat16, device="cuda") for heads in (8, 4))

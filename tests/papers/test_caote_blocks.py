@@ -21,6 +21,7 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy, StateRule
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.score import Score
+from kvbench.extras.conformance.golden.compare import slot_scores
 from kvbench.papers.cells import cells_of_item
 from kvbench.papers.item import item_of
 
@@ -98,7 +99,7 @@ def here(policy: Policy, score: Score, block: int) -> tuple[list[list[list[int]]
         new = slice(start, min(start + block, TOKENS))
         grown = layer.append(keys[:, new], values[:, new], start)
         step = incremental.step(grown, attend_layer(queries[:, new], grown, AttentionParams(HEAD_DIM**-0.5)))
-        layer, scores = step.layer, torch.stack(step.scores).numpy()
+        layer, scores = step.layer, torch.stack(slot_scores(step)).numpy()
         after.append([sorted(head.tolist()) for head in layer.positions.split(layer.lengths)])
     return after, scores
 

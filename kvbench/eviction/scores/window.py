@@ -231,6 +231,7 @@ def resolved(layer: LayerCache, window: ObservationWindow) -> ObservationWindow:
     """Return a window with outputs in float32 or wider: a half precision model's are computed again from the cache.
 
     Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.
+    Keys and values are read twice, since an output needs all columns, and each column's score the outputs of all rows.
     """
     if window.outputs.dtype.itemsize >= 4:
         return window

@@ -181,19 +181,21 @@ class EvictingBatch(DecodeBatch):
 
     def _check_scores(self) -> None:
         """Close cells with a score that is NaN or inf. The host waits once for the device."""
-        layers = [(key, slots, slots.broken) for key, slots in self._slots.items() if slots.broken is not None]
-        if not layers:
-            return
-        device = layers[0][2].device  # layers may lie on several GPUs
-        broken = torch.cat([flags.to(device, non_blocking=True) for *_, flags in layers]).tolist()
-        for (group, layer), slots, _ in layers:
-            segments, broken = broken[: len(slots.layout.owners)], broken[len(slots.layout.owners) :]
-            for (place, _), is_broken in zip(slots.layout.owners, segments, strict=True):
-                cell = self._groups[group][place]
-                if is_broken:
-                    score = self.caches[cell].evictor.score.name
-                    self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
-            slots.broken = None
+        scored, flags = list[tuple[int, int]](), list[Tensor]()
+        for (group, layer), slots in self._slots.items():
+            if slots.broken is not None:
+                scored += [(self._groups[group][place], layer) for place, _ in slots.layout.owners]
+                flags, slots.broken = [*flags, ~slots.broken], None
+        for cell, cache in self._open(self._alone):
+            for layer in list(cache.finite):
+                parts = cache.finite.pop(layer)
+                scored, flags = [*scored, *[(cell, layer)] * len(parts)], [*flags, *(part[None] for part in parts)]
+        device = flags[0].device if flags else None  # layers may lie on several GPUs
+        finite = torch.cat([part.to(device, non_blocking=True) for part in flags]).tolist() if flags else []
+        for (cell, layer), is_finite in zip(scored, finite, strict=True):
+            if not is_finite:
+                score = self.caches[cell].evictor.score.name
+                self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
 
     def _fail(self, cell: int, reason: str) -> None:
         if cell not in self._closed:

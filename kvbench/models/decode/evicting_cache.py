@@ -33,7 +33,8 @@ class EvictingCache:
     far. position: of the next token. pending: tokens read since the last eviction. evictions: after how many
     passes a layer has lost pairs. drops: whether one loses some in the pass that `finish` ends. peak_bytes: the
     most bytes held between two forward passes, before a division of the budget. full_bytes: bytes of the tokens read
-    here if nothing were evicted. recurrent: the state of layers without keys.
+    here if nothing were evicted. recurrent: the state of layers without keys. finite: of the layers that evict in this
+    pass, whether their scores are, which the host reads once for all of them.
     """
 
     evictor: IncrementalEviction
@@ -51,6 +52,7 @@ class EvictingCache:
     peak_bytes: int = 0
     full_bytes: int = 0
     recurrent: RecurrentState | None = None
+    finite: dict[int, list[Tensor]] = field(default_factory=dict)
     _layers: dict[int, LayerCache] = field(default_factory=dict)
     _rows: dict[int, list[ObservationWindow]] = field(default_factory=dict)
     _rankings: dict[int, Ranking] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class EvictingCache:
     ) -> CellRows:
         """Append the new tokens to a layer, attend to all of its pairs, and evict if that is due.
 
-        call: with the hidden states that the layer reads. Raises UserError as `IncrementalEviction.step` does.
+        call: with the hidden states that the layer reads. Raises UserError as a score does.
         """
         held = self._layers[index] if index in self._layers else self._empty(index, len(queries), keys, None)
         state, new = dict[str, Tensor](), keys.shape[1]
@@ -114,12 +116,13 @@ class EvictingCache:
 
     def _evicted(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
         """Return a layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
+        finite = self.finite.setdefault(grown.index, [])
         if self.divides:
-            ranked, self._rankings[grown.index] = self.evictor.rank(grown, window)
+            ranked, self._rankings[grown.index] = self.evictor.rank(grown, window, finite)
             return ranked
         if not self.evictor.changes(grown):
             return grown
-        evicted = self.evictor.step(shown, window).layer
+        evicted = self.evictor.step(shown, window, finite).layer
         self.drops |= evicted.lengths != grown.lengths
         if self.re_rotation is None:
             return evicted

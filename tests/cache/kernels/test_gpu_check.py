@@ -120,9 +120,9 @@ def test_near_ties_of_decoding_are_no_faults(
     ranked = IncrementalEviction.rank
 
     def planted(
-        self: IncrementalEviction, layer: LayerCache, window: ObservationWindow | None
+        self: IncrementalEviction, layer: LayerCache, window: ObservationWindow | None, finite: list[torch.Tensor]
     ) -> tuple[LayerCache, Ranking]:
-        layer, ranking = ranked(self, layer, window)
+        layer, ranking = ranked(self, layer, window, finite)
         rises = torch.arange(ranking.scores.shape[-1], dtype=ranking.scores.dtype)
         sign = -1 if window is not None and window.kernels == "triton" else 1
         return layer, ranking.mapped(lambda scores: (1 + sign * gap * rises).expand_as(scores))

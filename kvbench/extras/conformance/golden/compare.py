@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -171,6 +172,18 @@ def _run_steps(
         layers, num_tokens = [step.layer for step in steps], num_tokens + keys.shape[2]
 
 
+def slot_scores(step: LayerEviction) -> tuple[Float[Tensor, "_"], ...]:
+    """Return the scores of the slots of each cache head before an eviction.
+
+    They are NaN for protected slots, and for slots of a prompt that stays, which are not ranked.
+    """
+    ranking, lengths = step.ranking, step.before.lengths
+    scores = ranking.scores.new_full((len(lengths), max(lengths)), torch.nan)
+    ranked = ranking.scores.masked_fill(ranking.scores.isposinf(), torch.nan)
+    scores[:, ranking.first : ranking.first + ranking.candidates] = ranked
+    return tuple(row[:length] for row, length in zip(scores, lengths, strict=True))
+
+
 def compare_steps(case: Case, steps: Steps) -> Comparison:
     """Return every array of every eviction, in the order of positions and padded like the expected ones."""
     kept, scores, sums = [], [], []
@@ -181,7 +194,7 @@ def compare_steps(case: Case, steps: Steps) -> Comparison:
         for positions, running in zip(*heads, strict=True):
             kept.append(positions.sort().values)
             sums.append(running[positions.argsort()].double())
-        for positions, raw in zip(step.positions, step.scores, strict=True):
+        for positions, raw in zip(step.before.positions.split(step.before.lengths), slot_scores(step), strict=True):
             scores.append(raw[positions.argsort()].double())
     shape = (len(steps), len(steps[0]), steps[0][0].layer.cache_heads)
     problem = _compare_exactly("step_lengths", np.array([len(row) for row in kept]).reshape(shape), case)
@@ -200,9 +213,10 @@ def _compare_last_step(case: Case, steps: Steps) -> Comparison:
     shape = case.arrays["scores"].shape
     scores, kept = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for layer, step in enumerate(steps[-1]):
+        before = step.before.positions.split(step.before.lengths)
         for head, positions in enumerate(step.layer.positions.split(step.layer.lengths)):
             kept[layer, head, positions.numpy()] = True
-            scores[layer, head, step.positions[head].numpy()] = step.scores[head].double().numpy()
+            scores[layer, head, before[head].numpy()] = slot_scores(step)[head].double().numpy()
     error, problem = _compare_scores("scores", scores, case)
     kept_problem = _compare_exactly("kept", kept, case) or _compare_exactly("lengths", kept.sum(axis=2), case)
     return error, kept_problem or problem
