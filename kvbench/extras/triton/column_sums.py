@@ -37,7 +37,7 @@ from kvbench.cache.kernels.column_sums import (
 )
 from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
 from kvbench.cache.shapes import Dense, Rows
-from kvbench.extras.triton.programs import INTERPRETED, Tuned, compiled_sizes, logits, product
+from kvbench.extras.triton.programs import INTERPRETED, Tuned, compiled_sizes, length_class, logits, product
 
 SIZES = [
     {"BLOCK": block, "STAGES": stages, "num_warps": 8, "num_stages": stages}
@@ -97,7 +97,7 @@ def column_sums(
             AT_NORMS=planes - 1 if bounded else -1, RAGGED=segments is not None, GROUP=group, HEADS=heads,
             WITH_VALUES=bool(requested & WITH_VALUES), WITH_OUTPUTS=bool(requested & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
-            RESOLVED=RESOLVED, EPSILON=EPSILON, **compiled_sizes(queries),
+            RESOLVED=RESOLVED, EPSILON=EPSILON, length_class=length_class(tokens), **compiled_sizes(queries),
         )  # fmt: skip
     for term in bounded:
         norms = result[-1].sqrt()
@@ -105,8 +105,8 @@ def column_sums(
     return {term: result[index] for index, term in enumerate(terms)}
 
 
-@partial(Tuned, sizes=SIZES, key=["HEAD_DIM", "GROUP", "WITH_VALUES", "WITH_OUTPUTS"])
-@triton.jit
+@partial(Tuned, sizes=SIZES, key=["HEAD_DIM", "GROUP", "WITH_VALUES", "WITH_OUTPUTS", "length_class"])
+@triton.jit(do_not_specialize=["length_class"])
 def _column_sums(
     queries, keys, values, outputs, coarse, fine, spreads, centre, lse, result, starts, lengths,
     rows, longest, scaling, softcap, key_head, key_token, value_head, value_token,
@@ -116,7 +116,7 @@ def _column_sums(
     AT_NORMS: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WITH_VALUES: tl.constexpr,
     WITH_OUTPUTS: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr, CAPPED: tl.constexpr,
-    DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr, STAGES: tl.constexpr
+    DIAGONAL: tl.constexpr, RESOLVED: tl.constexpr, EPSILON: tl.constexpr, STAGES: tl.constexpr, length_class
 ):  # fmt: skip
     kv_head = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

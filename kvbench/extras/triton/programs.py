@@ -44,8 +44,8 @@ class Tuned(Autotuner):
     """A kernel that runs with the fastest of several sizes in half precision, and with the last ones in float32.
 
     sizes: their `num_warps` and `num_stages`, and numbers of the kernel. All must add in the same order, so that none
-    changes a bit. The first launch on a machine with these constants (`key`) and dtypes times them; Triton keeps the
-    times in its folder.
+    changes a bit. The first launch on a machine with these arguments (`key`) and dtypes times them; Triton keeps the
+    times in its folder. An argument `length_class` lets short prompts not decide for long ones.
     """
 
     def __init__(self, kernel: Any, sizes: Iterable[dict[str, int]], key: list[str]) -> None:
@@ -90,6 +90,11 @@ def _milliseconds(launch: Callable[[], object], quantiles: object) -> list[float
     stop.record()
     stop.synchronize()
     return [start.elapsed_time(stop)]
+
+
+def length_class(pairs: int) -> int:
+    """Return the power of two from `pairs` on, of the longest segment: 1,024 to 65,536, so that seven are timed."""
+    return min(max(triton.next_power_of_2(pairs), 1024), 65536)
 
 
 def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:

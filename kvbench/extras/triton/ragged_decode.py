@@ -17,10 +17,21 @@ import triton
 import triton.language as tl
 
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, SegmentLse, SegmentRows
-from kvbench.extras.triton.programs import HALF, INTERPRETED, ROWS, WIDE, Tuned, compiled_sizes, logits, softmax_step
+from kvbench.extras.triton.programs import (
+    HALF,
+    INTERPRETED,
+    ROWS,
+    WIDE,
+    Tuned,
+    compiled_sizes,
+    length_class,
+    logits,
+    softmax_step,
+)
 
 SPLIT = 512
 """KV pairs of a split of a ragged segment: fixed, whatever else is in the batch."""
+SIZES = [*({**HALF, "num_stages": stages} for stages in (3, 2, 4)), WIDE]
 MERGED = 32
 """Splits of a row that are loaded and merged at a time: 16,384 pairs; their order depends on nothing else."""
 
@@ -57,7 +68,7 @@ def ragged_decode(
         _over_splits[(segments, splits, row_blocks)](
             queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap or 0.0,
             keys.stride(0), values.stride(0), CAPPED=softcap is not None, SPLIT=SPLIT, UPCAST=INTERPRETED,
-            FINE=fine and values.itemsize < 4, **shape,
+            FINE=fine and values.itemsize < 4, length_class=length_class(longest), **shape,
         )  # fmt: skip
         _merge[(segments, rows)](
             parts, part_lse, lengths, outputs, lse, rows, splits, SPLIT=SPLIT, AT_ONCE=MERGED,
@@ -66,12 +77,12 @@ def ragged_decode(
     return outputs, lse
 
 
-@partial(Tuned, sizes=[*({**HALF, "num_stages": stages} for stages in (3, 2, 4)), WIDE], key=["HEAD_DIM"])
-@triton.jit
+@partial(Tuned, sizes=SIZES, key=["HEAD_DIM", "length_class"])
+@triton.jit(do_not_specialize=["length_class"])
 def _over_splits(
     queries, keys, values, starts, lengths, parts, part_lse, rows, splits, scaling, softcap, key_pair, value_pair,
     CAPPED: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr, UPCAST: tl.constexpr, FINE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROWS: tl.constexpr, length_class
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvbench.cache.kernels.flat import Rooms
-from kvbench.extras.triton import programs, ragged_decode
+from kvbench.extras.triton import column_sums, programs, ragged_decode
 from kvbench.extras.triton.programs import HALF, WIDE, Tuned
 from tests.models.test_graph import prompts
 from tests.pretended_gpu import PretendedGpu
@@ -58,6 +58,14 @@ def test_the_fastest_sizes_are_found_once(
     assert first == other == [64, 128, fastest] and again == [fastest]
 
 
+def test_seven_classes_of_lengths_are_timed() -> None:
+    """A short prompt does not decide for long ones."""
+    assert [programs.length_class(pairs) for pairs in (0, 1, 1024, 1025, 9000)] == [1024, 1024, 1024, 2048, 16384]
+    assert len({programs.length_class(2**power) for power in range(21)}) == 7
+    for kernel in (ragged_decode._over_splits, column_sums._column_sums):
+        assert isinstance(kernel, Tuned) and "length_class" in kernel.keys
+
+
 def test_float32_and_wide_heads_have_one_size_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "INTERPRETED", False)
     wide, narrow = launched(monkeypatch, {64: 1.0, 32: 1.0}, (torch.float32, 1, 64), (torch.float16, 1, 256))
@@ -82,7 +90,7 @@ def test_times_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sizes_are_found_before_a_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be timed within a capture: each kind of launch comes outside of one first."""
-    seen: list[tuple[bool, tuple[torch.dtype, int]]] = []
+    seen: list[tuple[bool, tuple[Any, ...]]] = []
     with PretendedGpu(interpret=False) as gpu:
         inner = ragged_decode._over_splits
 
@@ -90,7 +98,9 @@ def test_sizes_are_found_before_a_step_is_captured(monkeypatch: pytest.MonkeyPat
             def __getitem__(self, grid: Any) -> Any:
                 def launch(queries: torch.Tensor, *arguments: Any, **constants: Any) -> None:
                     capturing = torch.cuda.is_current_stream_capturing()
-                    seen.append((capturing, (queries.dtype, constants["HEAD_DIM"])))
+                    seen.append(
+                        (capturing, (queries.dtype, *(constants[name] for name in ("HEAD_DIM", "length_class"))))
+                    )
                     inner[grid](queries, *arguments, **constants)
 
                 return launch
