@@ -16,7 +16,8 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.run.decode_batch import batch_of
 from kvbench.run.evict_cell import HeldCache, clock, evict_cells
 from kvbench.run.plan import PrefillJob
-from kvbench.run.prefill_job import begin_job
+from kvbench.run.prefill_job import begin_job, prompts_of
+from kvbench.run.rows import JobResult
 
 PROMPTS = 4
 
@@ -32,7 +33,8 @@ def main() -> None:
     request = Request("", "", device, 1, context, ids(16, vocabulary, 2), 32, grid(options.tokens))
     cells, milliseconds = cells_of(request), list[tuple[float, float]]()
     for number in range(PROMPTS):
-        _, job = begin_job(model, PrefillJob({number: tuple(cells)}, number), [sample_of(request, number)], "here")
+        result = JobResult(PrefillJob({number: tuple(cells)}, number), "here")
+        job = begin_job(model, *prompts_of(model, [sample_of(request, number)], result), cells, result)
         assert job is not None
         start = clock(model)
         outcomes = evict_cells(model, cells, job.shared, copy=False)
@@ -42,7 +44,7 @@ def main() -> None:
         del outcomes
         batch = batch_of(model.engine, held, request.new + len(request.question), len(request.question))
         milliseconds.append((1000 * (evicted - start), 1000 * (clock(model) - evicted)))
-        del batch, job
+        del batch, job, result
     evict, layout = (median(part) for part in zip(*milliseconds[1:], strict=True))
     figures = {"who": "kvbench", "tokens": options.tokens, "cells": len(cells), "kernels": model.engine.kernels}
     print(json.dumps({**figures, "evict_ms": evict, "batch_ms": layout, "evictions_ms": evict + layout}))

@@ -26,7 +26,7 @@ from kvbench.run.cell import Cell
 from kvbench.run.decode_batch import batch_kind, batch_of
 from kvbench.run.evict_cell import HeldCache, clock
 from kvbench.run.plan import PrefillJob
-from kvbench.run.prefill_job import DecodeJob, answers_of, begin_job, record_answer
+from kvbench.run.prefill_job import DecodeJob, answers_of, begin_job, prompts_of, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample
 
@@ -102,7 +102,9 @@ class JointBatch:
             return False
         counters = self._model.engine.counters
         oom_at = dict(counters.oom_at)
-        result, decode_job = begin_job(self._model, job, [sample], self._environment, self._detail)
+        result = JobResult(job, self._environment, self._detail)
+        prompted, prompts = prompts_of(self._model, [sample], result)
+        decode_job = begin_job(self._model, prompted, prompts, job.cells, result) if prompted else None
         if self._unanswered and counters.oom_at != oom_at:  # what waits must not change how a prompt is read
             counters.oom_at = oom_at
             return False

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
@@ -62,76 +61,77 @@ def run_prefill_job(
 
     decoding: what follows the prefill; by default one answer to each question.
     """
-    result, decode_job = begin_job(model, job, samples, environment, detail, decoding)
-    failure, faulty = None, list[Cell]()
-    try:
-        if decode_job is not None:
-            decode_job.run()
-    except Fault as fault:
-        failure, faulty = RowError.of(fault), [cell for cell in job.cells if _has(cell, fault.part)]
-        if not faulty:
-            raise
-    if failure is not None:  # the cache is spoilt: the other cells begin again
-        result, decode_job = JobResult(job, environment, detail), None
-        others = job.without({(cell.id, sample) for cell in faulty for sample in job.missing})
-        if read := [sample for sample in samples if sample.id in others.missing]:
-            result = replace(run_prefill_job(model, others, read, environment, detail, decoding), job=job)
-        for sample in samples:
-            result.fail(sample, failure, faulty)
+    result = JobResult(job, environment, detail)
+    prompted, prompts = prompts_of(model, samples, result)
+    cells = job.cells if prompted else ()
+    while cells:
+        part, decode_job = result.part(), None  # the cache of a failed attempt is freed
+        try:
+            decode_job = begin_job(model, prompted, prompts, cells, part, decoding)
+            if decode_job is not None:
+                decode_job.run()
+            result.add(part)
+            break
+        except Fault as fault:
+            faulty, error = [cell for cell in cells if fault.part in cell.eviction.parts], RowError.of(fault)
+            if not faulty:
+                raise
+            for sample in prompted:
+                result.fail(sample, error, faulty, prompts[sample.id])
+            cells = [cell for cell in cells if cell not in faulty]
     result.sort()
     return result
 
 
-def _has(cell: Cell, part: Any) -> bool:
-    """Return whether a cell scores, divides or changes pairs by this part."""
-    return part in (cell.score, *cell.score.recorded, cell.policy.layers, *cell.policy.steps)
+def prompts_of(
+    model: LoadedModel, samples: Sequence[Sample], result: JobResult
+) -> tuple[list[Sample], dict[int, Prompt]]:
+    """Return the samples of a job that have a prompt, and the prompts by sample. `result` gets rows with an error for
+    the others.
+    """
+    prompts, cell = dict[int, Prompt](), result.job.cells[0]
+    for sample in samples:
+        try:
+            prompts[sample.id] = prompt_of(model, sample, cell)
+        except ValueError as error:
+            result.fail(sample, str(error))
+    prompted = [sample for sample in samples if sample.id in prompts]
+    if cell.task.forces_answers:
+        prompted = [replace(sample, max_new_tokens=len(prompts[sample.id].answer)) for sample in prompted]
+    if result.detail == "positions":
+        result.token_texts = {each.sha256: token_texts(model.tokenizer, each.prefill) for each in prompts.values()}
+    return prompted, prompts
 
 
 def begin_job(
     model: LoadedModel,
-    job: PrefillJob,
     samples: Sequence[Sample],
-    environment: str,
-    detail: KeptDetail = "none",
+    prompts: Mapping[int, Prompt],
+    cells: Sequence[Cell],
+    result: JobResult,
     decoding: "type[DecodeJob] | None" = None,
-) -> "tuple[JobResult, DecodeJob | None]":
-    """Prefill for a job: its result so far, with the rows that have an error already, and what follows for the others,
-    if any.
+) -> "DecodeJob | None":
+    """Prefill for cells of a job, and return what follows, if anything. `result` gets rows with an error for cells
+    that cannot read the prompt.
+
+    Raises Fault for a part of some of the cells, such as a score; the others may begin again.
     """
-    result, prompts = JobResult(job, environment, detail), dict[int, Prompt]()
+    reason: str | RowError
+    try:
+        timed_prefill, read, reason = _prefill_what_fits(model, prompts, cells)
+    except Fault:
+        raise
+    except ValueError as error:
+        timed_prefill, read, reason = None, (), RowError.of(error)
+    unread = [cell for cell in cells if cell not in read]
     for sample in samples:
-        try:
-            prompts[sample.id] = prompt_of(model, sample, job.cells[0])
-        except ValueError as error:
-            result.fail(sample, str(error))
-    if job.cells[0].task.forces_answers:
-        lengths = {sample: len(prompt.answer) for sample, prompt in prompts.items()}
-        samples = [replace(sample, max_new_tokens=lengths.get(sample.id, 0)) for sample in samples]
-    if detail == "positions":
-        result.token_texts = {
-            prompt.sha256: token_texts(model.tokenizer, prompt.prefill) for prompt in prompts.values()
-        }
-    prompted = [sample for sample in samples if sample.id in prompts]
-    if not prompted:
-        return result, None
-    timed_prefill, cells = None, job.cells
-    while cells and timed_prefill is None:
-        reason: str | RowError
-        try:
-            timed_prefill, read, reason = _prefill_what_fits(model, prompts, cells)
-        except ValueError as error:
-            faulty = [cell for cell in cells if isinstance(error, Fault) and _has(cell, error.part)]
-            read, reason = [cell for cell in cells if faulty and cell not in faulty], RowError.of(error)
-        unread = [cell for cell in cells if cell not in read]
-        for sample in prompted:
-            result.fail(sample, reason, unread, prompts[sample.id])
-        cells = read
+        result.fail(sample, reason, unread, prompts[sample.id])
     if timed_prefill is None:
-        return result, None
+        return None
     result.chunk = timed_prefill.chunk
     prefilled = timed_prefill.prefilled
-    shared = SharedPrefill(prefilled.cache, prompts[prompted[0].id], cells, summed=prefilled.seconds)
-    return result, (decoding or DecodeJob)(model, prompted, prompts, timed_prefill, shared, result)
+    shared = SharedPrefill(prefilled.cache, prompts[samples[0].id], read, summed=prefilled.seconds)
+    return (decoding or DecodeJob)(model, samples, prompts, timed_prefill, shared, result)
 
 
 def _prefill_what_fits(

@@ -167,6 +167,7 @@ class JobResult:
         """Add all rows and lines of another result."""
         for name in ("rows", "kept", "curves", "prompts", "timings"):
             getattr(self, name).extend(getattr(other, name))
+        self.chunk = other.chunk or self.chunk
         self.stepped |= other.stepped
         self.traces |= other.traces
 

@@ -28,6 +28,7 @@ const facets = Object.fromEntries(FACETS.map(([key]) => [key, new Set()]));
 let order = ["task", 1], chosen = [], rows = ROWS, sample = null;
 
 const passes = (c, but) => FACETS.every(([key]) => key === but || !facets[key].size || facets[key].has(c[key]));
+const left = () => searched().filter((c) => passes(c));  // by all filters
 const searched = () => matching(by("filter").value, cells, (c) => WORDS.map((key) => c[key]));
 const budgetKey = (text) => [/[.e]/i.test(text) ? 0 : 1, Number(text)];
 function values(key, list) {
@@ -372,21 +373,19 @@ function read() {
   turned = Math.max(1, Number.parseInt(words.get("page") ?? "1", 10) || 1);
   menus(); update(); drill();
 }
-function update() {
-  write();
-  const list = searched().filter((c) => passes(c));
-  table(list); charts(list);
-}
+function update() { write(); const list = left(); table(list); charts(list); }
 
-// A served page asks its server for samples, and now and then whether there are other rows.
+// A served page asks its server for samples of the cells that are chosen, or left by the filters; and now and then
+// whether there are other rows.
 const EVERY = 5000;
 let turned = 1, asked = 0, waiting = null;
 function filtered() { turned = 1; update(); if (page.live) { clearTimeout(waiting); waiting = setTimeout(drill, 200); } }
 function say(text) { by("state").textContent = text; }
 async function ask() {
-  const mine = ++asked;
+  const mine = ++asked, side_by_side = chosen.length > 0, ids = side_by_side ? chosen : left().map((c) => c.cell);
+  const query = { cells: ids, side_by_side, only_wrong: by("wrong").checked, text: by("text").value, sample, page: turned };
   try {
-    const answer = await fetch(`samples?${address()}`);
+    const answer = await fetch("samples", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(query) });
     if (!answer.ok) throw new Error(await answer.text());
     const read = await answer.json();
     if (mine === asked) { show(read); say("live"); }

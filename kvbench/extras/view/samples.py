@@ -1,7 +1,4 @@
-"""The samples of a live page: those that its filters leave, the worst first, a page of them at a time.
-
-Without chosen cells each answer stands alone; with one or two cells their answers to one prompt stand side by side.
-"""
+"""The samples of a live page: those of the cells that it asks for, the worst first, a page of them at a time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,33 +68,34 @@ class Samples:
         ``total``: how many are left without "wrong only"; ``wrong``: how many of them are not fully right. ``entries``:
         each with its cells and an answer, or null, of each. ``prompts``: what is shown of theirs, by hash.
         """
-        chosen = [self._numbers[cell] for cell in query.cells if cell in self._numbers]
-        selected = np.isin(self._cell, chosen or query.choose(self.cells))
+        cells = [self._numbers[cell] for cell in query.cells if cell in self._numbers]
+        selected = np.isin(self._cell, cells)
         if query.sample is not None:
             selected &= self._sample == query.sample
         if query.text:
             selected &= self._with_text(query.text)
         places = np.flatnonzero(selected)
         groups: Sequence[Sequence[int]] | np.ndarray
-        if chosen:
-            groups = self._side_by_side(chosen, places)
+        if query.side_by_side:
+            groups = self._side_by_side(places)
             wrong_groups = [group for group in groups if self._is_wrong[[*group]].any()]
         else:
             groups = self._worst_first(places)[:, None]
             wrong_groups = groups[self._is_wrong[groups[:, 0]]]
         shown = wrong_groups if query.only_wrong else groups
         pages = max(1, -(-len(shown) // PAGE))
-        page = min(query.page, pages)
+        page = min(max(1, query.page), pages)
         page_groups = shown[PAGE * (page - 1) : PAGE * page]
+        beside, longest = cells if query.side_by_side else (), LONGEST if query.sample is None else None
         return {
             "total": len(groups),
             "wrong": len(wrong_groups),
             "page": page,
             "pages": pages,
-            **self._entries(page_groups, chosen, None if query.sample is not None else LONGEST),
+            **self._entries(page_groups, beside, longest),
         }
 
-    def _entries(self, groups: Iterable[Iterable[int]], chosen: Sequence[int], longest: int | None) -> dict[str, Any]:
+    def _entries(self, groups: Iterable[Iterable[int]], beside: Sequence[int], longest: int | None) -> dict[str, Any]:
         prompts: dict[str, Any] = {}
         entries = []
         for sidecars in self.sidecars:
@@ -111,14 +109,14 @@ class Samples:
                     prompts[row.prompt_sha256 or ""] = prompt.data
                 text = len(row.prediction or "") if longest is None else longest
                 answers[int(self._cell[place])] = sample_data(row, sidecars.kept(row, file), prompt, text)
-            cells = chosen or [*answers]
+            cells = beside or [*answers]
             entries.append(
                 {"cells": [self.cells[cell]["cell"] for cell in cells], "answers": [*map(answers.get, cells)]}
             )
         return {"entries": entries, "prompts": prompts}
 
-    def _side_by_side(self, chosen: Sequence[int], places: np.ndarray) -> list[tuple[int, ...]]:
-        """Return the places of answers of the chosen cells to one prompt, those with the lowest mean first."""
+    def _side_by_side(self, places: np.ndarray) -> list[tuple[int, ...]]:
+        """Return the places of answers to one prompt together, those with the lowest mean first."""
         prompts, tasks = self._table["prompt_sha256"].take(places), self._table["task"].take(places)
         keys = zip(prompts.to_pylist(), tasks.to_pylist(), self._sample[places].tolist(), strict=True)
         groups = grouped(

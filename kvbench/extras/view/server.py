@@ -2,6 +2,8 @@
 
 Nothing of an address becomes a path of a file: each page is a function. A browser that another site has led here is
 refused by the name that it calls this machine by (`Host`), so that no site can rebind its name to this server and read.
+The one body that is read, a query for samples, must be JSON by its type: a browser sends none of that type from another
+site without asking first (OPTIONS), which is refused.
 """
 
 import gzip
@@ -18,7 +20,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from kvbench.extras.view.live_page import LivePage
 from kvbench.extras.view.query import Query
@@ -30,6 +32,8 @@ IDLE_SECONDS = 30
 """How long a connection may say nothing."""
 SMALLEST_COMPRESSED = 1400
 """Bytes of a body that are not worth compressing."""
+LONGEST_QUERY = 2**22
+"""Bytes of a query for samples, which names its cells: a hundred thousand of them."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
@@ -105,7 +109,7 @@ def _is_number(host: str) -> bool:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET and HEAD. port: 0 takes a free one. tell: is told what failed.
+    """Answers GET and HEAD, and POST of a query for samples. port: 0 takes a free one. tell: is told what failed.
 
     Raises UserError for an address that cannot be listened on.
     """
@@ -141,10 +145,8 @@ class Server(ThreadingHTTPServer):
             "/": (HTML, self.page.html),
             "/history": (HTML, self.page.history),
         }
-        return {path: partial(_rendered, kind, render) for path, (kind, render) in fixed.items()} | {
-            "/cells": self._cells,
-            "/samples": lambda words: _json(self.page.samples(Query.of(words))),
-        }
+        rendered = {path: partial(_rendered, kind, render) for path, (kind, render) in fixed.items()}
+        return {**rendered, "/cells": self._cells}
 
     def _cells(self, words: str) -> Answer:
         data = self.page.cells(dict(parse_qsl(words)).get("version", ""))
@@ -155,12 +157,11 @@ class Server(ThreadingHTTPServer):
         route = self.routes().get(path)
         if route is None:
             return text(HTTPStatus.NOT_FOUND, "no such page: the page is at /")
-        try:
-            return route(words)
-        except UserError as error:
-            return text(HTTPStatus.BAD_REQUEST, str(error))
-        except MissingFile as error:
-            return text(HTTPStatus.NOT_FOUND, str(error))
+        return _answered(lambda: route(words))
+
+    def samples(self, body: bytes) -> Answer:
+        """Return the samples of a query, to somebody who may read."""
+        return _answered(lambda: _json(self.page.samples(Query.of(body))))
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of a reader who has gone; others are answered with 500 and nothing more."""
@@ -169,6 +170,16 @@ class Server(ThreadingHTTPServer):
 def text(status: HTTPStatus, message: str) -> Answer:
     """Return an answer of one line."""
     return Answer(status, TEXT, f"{message}\n".encode())
+
+
+def _answered(make: Callable[[], Answer]) -> Answer:
+    """Return an answer, or the line of an error that the reader can fix."""
+    try:
+        return make()
+    except UserError as error:
+        return text(HTTPStatus.BAD_REQUEST, str(error))
+    except MissingFile as error:
+        return text(HTTPStatus.NOT_FOUND, str(error))
 
 
 def _json(data: object) -> Answer:
@@ -188,14 +199,38 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
 
     def do_GET(self) -> None:
-        try:
-            self._send(*self._answer())
-        except (ConnectionError, TimeoutError):
-            self.close_connection = True
+        self._reply(lambda parts: self.server.answer(parts.path, parts.query))
 
     do_HEAD = do_GET
 
-    def _answer(self) -> tuple[Answer, dict[str, str]]:
+    def do_POST(self) -> None:
+        """Answer a query for samples. The connection ends: a body that is refused stays unread."""
+        if self.path.partition("?")[0] != "/samples":
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+            return
+        self._reply(self._samples)
+
+    def _samples(self, parts: SplitResult) -> Answer:
+        """Return the samples of the query in the body."""
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != JSON:
+            return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a query for samples is {JSON}")
+        if not (length.isascii() and length.isdecimal()):
+            return text(HTTPStatus.LENGTH_REQUIRED, "a query for samples says its length")
+        if len(length) > len(str(LONGEST_QUERY)) or int(length) > LONGEST_QUERY:
+            return text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a query has at most {LONGEST_QUERY} bytes")
+        return self.server.samples(self.rfile.read(int(length)))
+
+    def _reply(self, make: Callable[[SplitResult], Answer]) -> None:
+        ending = {"Connection": "close"} if self.command == "POST" else {}
+        try:
+            answer, headers = self._answer(make)
+            self._send(answer, headers | ending)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def _answer(self, make: Callable[[SplitResult], Answer]) -> tuple[Answer, dict[str, str]]:
+        """Return what `make` says to somebody who may read, or why nobody may, and headers."""
         door = self.server.door
         try:
             parts = urlsplit(self.path)
@@ -216,7 +251,9 @@ class _Handler(BaseHTTPRequestHandler):
                 location = path + (f"?{rest}" if rest else "")
                 return Answer(HTTPStatus.SEE_OTHER, TEXT, b""), {"Location": location, "Set-Cookie": cookie}
         try:
-            return self.server.answer(parts.path, parts.query), {}
+            return make(parts), {}
+        except (ConnectionError, TimeoutError):
+            raise
         except Exception as error:  # the page goes on, and tells no reader what is in the machine
             self.log_error("%s", f"{type(error).__name__}: {error}")
             return text(HTTPStatus.INTERNAL_SERVER_ERROR, "this request failed; the command that serves tells why"), {}

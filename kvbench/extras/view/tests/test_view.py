@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -46,9 +46,9 @@ def folder(tmp_path, cell):
     return tmp_path / "runs"
 
 
-def read(page, words=""):
-    """(cell, sample) of the answers on one page of samples, and all of what was answered."""
-    answer = page.samples(Query.of(words))
+def read(page, /, *cells, **query):
+    """(cell, sample) of the answers on one page of samples, of all cells if none is named; and all of the answer."""
+    answer = page.samples(Query(cells or tuple(cell["cell"] for cell in page.cells()["cells"]), **query))
     pairs = [zip(entry["cells"], entry["answers"], strict=True) for entry in answer["entries"]]
     return [[(cell, sample["sample"]) for cell, sample in pair if sample] for pair in pairs], answer
 
@@ -58,41 +58,45 @@ def test_all_samples_are_there_the_worst_first_and_in_pages(folder):
     shown, answer = read(page)
     assert (answer["total"], answer["wrong"], answer["pages"]) == (102, 5, 6)
     assert shown[:4] == [[("0.aa", 4)], [("0.aa", 3)], [("0.cc", 1)], [("0.cc", 0)]], "failed, no value, largest loss"
-    everything = [one for number in range(1, 7) for one in read(page, f"page={number}")[0]]
+    everything = [one for number in range(1, 7) for one in read(page, page=number)[0]]
     assert len({*map(tuple, everything)}) == 102
-    assert read(page, "page=99")[1]["page"] == 6
+    assert read(page, page=99)[1]["page"] == 6 and read(page, page=0)[1]["page"] == 1
 
 
-CHOSEN = {
-    "wrong=only": {"aa": {1, 2, 3, 4}, "bb": {2}},
-    "wrong=only&policy=h2o": {"bb": {2}},
-    "wrong=only&policy=%22h2o%22": {"bb": {2}},
-    "wrong=only&policy=h2o&policy=snapkv&task=ruler/niah_single_1": {"aa": {1, 2, 3, 4}, "bb": {2}},
-    "wrong=only&policy=another": {"aa": {1, 2, 3, 4}, "bb": {2}},
-    "wrong=only&find=H2O": {"bb": {2}},
-    "wrong=only&find=snap+niah": {"aa": {1, 2, 3, 4}},
-    "wrong=only&find=h2": {"bb": {2}},
-    "text=ANSWER+49": {"aa": {49}, "bb": {49}},
-    "text=too+lon": {"aa": {4}},
-    "text=(": {},
-    "task=books": {"cc": {0, 1}},
-    "sample=7": {"aa": {7}, "bb": {7}},
-    "cells=0.aa&wrong=only": {"aa": {1, 2, 3, 4}},
-    "cells=0.aa,0.bb&sample=1": {"aa": {1}, "bb": {1}},
-    "cells=0.zz&sample=1&task=books": {"cc": {1}},
-}
+CHOSEN = [
+    (("0.aa", "0.bb"), {"only_wrong": True}, {"aa": {1, 2, 3, 4}, "bb": {2}}),
+    (("0.bb",), {"only_wrong": True}, {"bb": {2}}),
+    ((), {"text": "ANSWER 49"}, {"aa": {49}, "bb": {49}}),
+    ((), {"text": "too lon"}, {"aa": {4}}),
+    ((), {"text": "("}, {}),
+    (("0.cc",), {}, {"cc": {0, 1}}),
+    ((), {"sample": 7}, {"aa": {7}, "bb": {7}}),
+    (("0.aa",), {"side_by_side": True, "only_wrong": True}, {"aa": {1, 2, 3, 4}}),
+    (("0.aa", "0.bb"), {"side_by_side": True, "sample": 1}, {"aa": {1}, "bb": {1}}),
+    (("0.zz", "0.cc"), {"sample": 1}, {"cc": {1}}),
+    (("0.zz",), {"side_by_side": True}, {}),
+]
 
 
-def test_the_address_chooses_samples(folder):
+def test_a_query_chooses_samples(folder):
     page = LivePage([str(folder)])
-    for words, samples in CHOSEN.items():
+    for cells, query, samples in CHOSEN:
         found: dict[str, set[int]] = {}
-        for name, sample in (one for entry in read(page, words)[0] for one in entry):
+        for name, sample in (one for entry in read(page, *cells, **query)[0] for one in entry):
             found.setdefault(name.partition(".")[2], set()).add(sample)
-        assert found == samples, words
-    for words in ("page=x", "sample=-1", "page=1e3", f"sample={'9' * 30}", "&".join(["task=a"] * 2000)):
-        with pytest.raises(UserError):
-            Query.of(words)
+        assert found == samples, (cells, query)
+
+
+def test_what_is_no_query_is_refused_in_a_line():
+    whole = Query(("0.aa",), side_by_side=True, only_wrong=True, text="é", sample=3, page=2)
+    assert Query.of(json.dumps(asdict(whole)).encode()) == whole and Query.of(b'{"cells": []}') == Query(())
+    for body in (
+        *(b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"cells": "0.aa"}', b'{"cells": [1]}'),
+        *(b'{"cells": [], "page": "1"}', b'{"cells": [], "page": -1}', b'{"cells": [], "page": 1e30}'),
+        *(b'{"cells": [], "sample": 1.5}', b'{"cells": [], "sample": %s}' % (b"9" * 5000), b'{"cells": [], "text": 1}'),
+    ):
+        with pytest.raises(UserError, match=r"^no query for samples: [^\n]+$"):
+            Query.of(body)
 
 
 def test_folders_are_there_and_named_once(folder):
@@ -108,15 +112,15 @@ def test_two_cells_of_two_folders_stand_side_by_side(folder, tmp_path, cell):
         recorder.append([replace(row, prompt_sha256=f"{row.sample:02}") for row in rows])
     page = LivePage([str(folder), str(tmp_path / "later")])
     assert [cell["folder"] for cell in page.cells()["cells"] if cell["cell"].endswith(".aa")] == ["runs", "later"]
-    shown, answer = read(page, "cells=0.aa,1.aa")
+    shown, answer = read(page, "0.aa", "1.aa", side_by_side=True)
     assert answer["total"] == 50 and [("0.aa", 1), ("1.aa", 1)] in shown and [("0.aa", 4)] in shown
     (entry,) = (answer["entries"][[*map(len, shown)].index(2)],)
     assert entry["cells"] == ["0.aa", "1.aa"]
-    assert read(page, "folder=later")[1]["total"] == 3
+    assert read(page, "1.aa")[1]["total"] == 3
 
 
 def test_a_sample_has_its_prompt_and_what_was_kept_of_it(folder):
-    _, answer = read(LivePage([str(folder)]), "cells=0.aa&sample=1")
+    _, answer = read(LivePage([str(folder)]), "0.aa", side_by_side=True, sample=1)
     (sample,) = answer["entries"][0]["answers"]
     prompt = answer["prompts"]["01"]
     assert prompt["references"] == ["ref"] and prompt["tokens"] == ["a", "b", " ref", "d"]
@@ -134,7 +138,7 @@ def test_rows_that_are_written_meanwhile_are_on_the_page(folder, cell, monkeypat
         recorder.append(rows, {"kept": [kept.to_json()]})
         after = page.cells(before["live"])
         assert len(after["cells"]) == len(before["cells"]) + 1 and after["facts"] == "4 cells, 104 rows, 1 failed"
-        assert read(page, "policy=tova&sample=1")[1]["entries"][0]["answers"][0]["seen"] == 4
+        assert read(page, "0.dd", sample=1)[1]["entries"][0]["answers"][0]["seen"] == 4
     file = max((folder / "rows").glob("*.jsonl"))
     file.write_bytes(file.read_bytes().replace(b'"value": 0.0', b'"value": 9.0'))
     damaged = page.cells(after["live"])
@@ -222,21 +226,26 @@ def server(folder) -> Iterator[Server]:
         yield server
 
 
-def ask(server, path="/", method="GET", **headers):
+def ask(server, path="/", method="GET", body=None, **headers):
     """Status, headers and body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-    connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+    connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
     return answer.status, dict(answer.getheaders()), body
 
 
+def query(server, body=b'{"cells": ["0.aa"], "only_wrong": true}', path="/samples", **headers):
+    """Status, headers and body of an answer to a query for samples."""
+    return ask(server, path, "POST", body, **{"Content_Type": "application/json", **headers})
+
+
 def test_every_part_of_the_page_is_served_with_strict_headers(server):
     kinds = {"/": "text/html", "/page.js": "text/javascript", "/plotly.js": "text/javascript", "/page.css": "text/css"}
     kinds |= {"/history": "text/html", "/history.js": "text/javascript", "/cells": "application/json"}
-    for path, kind in {**kinds, "/samples?wrong=only": "application/json", "/no": "text/plain"}.items():
-        status, headers, body = ask(server, path)
+    for path, kind in {**kinds, "/samples": "application/json", "/no": "text/plain"}.items():
+        status, headers, body = (query if path == "/samples" else ask)(server, path=path)
         assert status == (404 if path == "/no" else 200) and headers["Content-Type"].startswith(kind) and body
         assert headers["X-Content-Type-Options"] == "nosniff" and "Access-Control-Allow-Origin" not in headers
         policy = headers["Content-Security-Policy"]
@@ -261,10 +270,32 @@ def test_what_a_reader_has_is_not_sent_again(server):
 def test_only_reading_is_served_and_no_address_is_a_file(server):
     for path in ("/../../etc/passwd", "/%2e%2e/etc/passwd", "/page.css/../page.py", "//etc/passwd", "/rows/", "/."):
         assert ask(server, path)[0] == 404, path
-    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "NONSENSE"):
-        status, headers, body = ask(server, "/", method)
+    others = ("PUT", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
+    for path, method in [("/", "POST"), *((path, method) for path in ("/", "/samples") for method in others)]:
+        status, headers, body = ask(server, path, method)
         assert status == 405 and headers["Allow"] == "GET, HEAD" and body == b"only GET and HEAD\n"
         assert headers["Connection"] == "close"
+
+
+def test_samples_are_asked_for_by_a_query_of_json(server):
+    """A browser sends JSON from another site only if the answer to OPTIONS allows it."""
+    status, headers, body = query(server, path="/samples?what=ever", Content_Type="application/json; charset=utf-8")
+    answer = json.loads(body)
+    assert (status, headers["Connection"]) == (200, "close")
+    assert [entry["answers"][0]["sample"] for entry in answer["entries"]] == [4, 3, 1, 2]
+    assert ask(server, "/samples")[0] == 404, "not by GET"
+    for refused, said in (
+        (query(server, b"{"), (400, b"no query for samples: the body: ")),
+        (query(server, Content_Type="text/plain"), (415, b"a query for samples is application/json")),
+        (ask(server, "/samples", "POST", b"{}"), (415, b"a query for samples is application/json")),
+        (query(server, b"", Content_Length=str(2**22 + 1)), (413, b"a query has at most 4194304 bytes")),
+        (query(server, b"", Content_Length="9" * 5000), (413, b"a query has at most 4194304 bytes")),
+        (query(server, b"", Content_Length="-1"), (411, b"a query for samples says its length")),
+        (query(server, iter([b"{}"])), (411, b"a query for samples says its length")),
+        (query(server, Host="evil.example"), (421, b"this server is not known")),
+    ):
+        assert refused[0] == said[0] and refused[2].startswith(said[1]), said
+        assert refused[1]["Connection"] == "close" and "Access-Control-Allow-Origin" not in refused[1]
 
 
 def test_a_server_of_this_machine_knows_no_other_name(server):
@@ -298,7 +329,7 @@ def test_others_need_the_token(folder):
         for path in ("/", "/cells", "/plotly.js", "/?token=", "/?token=wrong", f"/?token={quote('é')}"):
             status, _, body = ask(server, path)
             assert status == 403 and door.token.encode() not in body
-        assert ask(server, Cookie=f"{server.cookie}=wrong")[0] == 403
+        assert ask(server, Cookie=f"{server.cookie}=wrong")[0] == query(server)[0] == 403
         assert ask(server, Cookie="\x7f;;=,")[0] == 403
         assert server.address.endswith(f"/?token={door.token}")
         words = urlencode({"wrong": "only", "token": door.token, "task": "a/b"})
@@ -306,7 +337,7 @@ def test_others_need_the_token(folder):
         assert (status, headers["Location"]) == (303, "/?wrong=only&task=a%2Fb"), "no link that is copied holds it"
         cookie, *rules = headers["Set-Cookie"].split("; ")
         assert {"HttpOnly", "SameSite=Lax"} <= {*rules}
-        assert ask(server, headers["Location"], Cookie=cookie)[0] == 200
+        assert ask(server, headers["Location"], Cookie=cookie)[0] == query(server, Cookie=cookie)[0] == 200
         assert ask(server, f"//evil.example/?token={door.token}")[1]["Location"] == "/evil.example/"
 
 
@@ -323,10 +354,9 @@ def test_only_this_machine_reads_without_a_token_and_own_names_are_known():
 def test_an_error_tells_readers_nothing(folder, monkeypatch):
     monkeypatch.setattr(LivePage, "samples", lambda *_: 1 / 0)
     with serving(folder) as server:
-        status, _, body = ask(server, "/samples")
+        status, _, body = query(server)
         assert status == 500 and b"division" not in body
         assert "ZeroDivisionError: division by zero" in server.told[0]
-        assert ask(server, "/samples?page=x")[0] == 400
 
 
 def test_the_history_of_the_folders_is_a_page(folder, tmp_path, cell):
