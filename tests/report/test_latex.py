@@ -54,7 +54,7 @@ def test_the_caption_says_in_which_windows_cells_differ(cell) -> None:
     }
     cells = summaries([replace(row, cell=name, policy=name[:-1]) for name in policies for row in cell([1.0, 0.0])])
     (block,) = arrange(cells)
-    assert "cells differ in window 8 (pyramidkv" in means_table(block, policies.get).words
+    assert "Cells differ in window 8 (pyramidkv" in means_table(block, policies.get).words
 
 
 def test_a_cell_without_a_number_is_marked(cell, results) -> None:

@@ -368,8 +368,8 @@ def _needed(comparison: Comparison) -> list[str]:
     if not blind:
         return []
     shows = " to ".join(dict.fromkeys(f"{100 * limit(blind)[0]:.0f}" for limit in (min, max)))
-    needed = max(count * (size / margin) ** 2 for size, count in blind)
-    return [f"Inconclusive lines detect {shows} points; {100 * margin:g} points need about {needed:.2g} prompts."]
+    needed = f"{float(f'{max(count * (size / margin) ** 2 for size, count in blind):.2g}'):,.0f}"
+    return [f"Inconclusive lines detect {shows} points; {100 * margin:g} points need about {needed} prompts."]
 
 
 def _only_on(line: Difference) -> str:

@@ -247,9 +247,15 @@ def _advice(side: Side, first: Row, second: Row) -> str:
     else:
         settings = [flat(side.describe(row.cell)) for row in rows]
         names = [name for name in sorted(differences(settings))[:_LISTED] if "." in name]
-        words = [",".join(f"{name}={as_typed(leaves.get(name))}" for name in names) for leaves in settings]
+        words = [",".join(f"{name}={_pattern(leaves.get(name))}" for name in names) for leaves in settings]
         words = words if all(words) and words[0] != words[1] else [f"cell={row.cell}" for row in rows]
     return f"{_words(first)}; add {_or(words)} to it"
+
+
+def _pattern(value: Any) -> str:
+    """Return a value as a selection takes it, of a SHA-256 the beginning."""
+    text = as_typed(value)
+    return f"{text[:12]}*" if len(text) == 64 else text
 
 
 def _match(key: Mapping[str, Any], a: Mapping[int, Row], b: Mapping[int, Row]) -> Match:

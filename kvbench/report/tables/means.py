@@ -16,6 +16,7 @@ from kvbench.report.stats.verdicts import FLOOR
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
+from kvbench.report.tables.usual_values import usual_values
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
 
@@ -68,7 +69,9 @@ def means_table(
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
     policies = {cell.cell: cell.policy for cell in cells}
-    described = windows(policies, describe)
+    labels = {"policy": policies, "score": {cell.cell: cell.score for cell in cells}}
+    usual = (text for group, each in labels.items() for text in usual_values(group, each, describe))
+    described = "; ".join(filter(None, (windows(policies, describe), *usual)))
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
     reference, others = block.cells(reference=True), block.cells(reference=False)
@@ -78,7 +81,9 @@ def means_table(
     return Table(
         title=_title(block, cells),
         caption=(f"{metrics}: mean [95 % interval] of n samples", compared, described),
-        words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, differences))),
+        words=". ".join(
+            filter(None, (f"{metrics}, means of n samples", reach, differences[:1].upper() + differences[1:]))
+        ),
         competition="of its column",
         labels=(
             *(block.line_keys[i] for i in used),
