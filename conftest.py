@@ -13,6 +13,9 @@ from hypothesis import settings
 # Before anything imports torch or transformers; child processes of tests inherit it.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+# Modules are compiled once, and not by every process of a test and by every session of pytest.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Kernels run in Triton's interpreter, which must be asked for before anything imports triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 

@@ -47,8 +47,9 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def differences(extra: Path, site: Path) -> Iterator[str]:
-    inside, brought = found(), {(item.group, item.name) for item in every() if extra in item.path.parents}
+def differences(extra: Path, site: Path, inside: dict[str, object], ours: list[GroupItem]) -> Iterator[str]:
+    """What is found otherwise once an extra is away. inside, ours: `found` and `every` while all extras are there."""
+    brought = {(item.group, item.name) for item in ours if extra in item.path.parents}
     with outside(extra, site):
         yield from faults()
         now = found()
@@ -64,5 +65,7 @@ def differences(extra: Path, site: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     tree, sites = map(Path, sys.argv[1:])
-    lines = [f"{site.name}: {line}" for site in sorted(sites.iterdir()) for line in differences(tree / site.name, site)]
-    print(*lines, sep="\n")
+    inside, ours = found(), [*every()]
+    for site in sorted(sites.iterdir()):
+        for line in differences(tree / site.name, site, inside, ours):
+            print(f"{site.name}: {line}")
