@@ -22,10 +22,11 @@ from tests.run.test_prefill_job import cells
 
 def written_out(cell: Cell) -> str:
     """The name of a cell from one object, dumped at once."""
+    step = {"positions": "original"}  # named without the step too
     whole = {
         "model": describe_model(cell.model),
         "task": describe_task(cell.task),
-        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "steps"},
+        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "steps"} | step,
         "score": describe(cell.score),
         "budget": str(cell.budget),
         "schedule": asdict(cell.schedule),
