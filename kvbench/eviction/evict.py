@@ -125,7 +125,7 @@ class Eviction:
     @property
     def _marks_stacks(self) -> bool:
         """Whether every cache head chooses in a stack of layers as in one layer."""
-        return not self.policy.steps and self.policy.heads.ragged
+        return self.policy.heads.ragged and all(step.renumbers for step in self.policy.steps)
 
     def check(self, cache: KVCache) -> None:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""

@@ -24,10 +24,11 @@ from tests.run.test_prefill_job import cells
 
 def written_out(cell: Cell) -> str:
     """The name of a cell from one object, dumped at once."""
+    step = {"positions": "original"}  # named without the step too
     whole = {
         "model": describe_model(cell.model),
         "task": cell.task.described(),
-        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "steps"},
+        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "steps"} | step,
         "score": {"name": cell.score.name} | asdict(cell.score),  # type: ignore[call-overload]
         "budget": str(cell.budget),
         "schedule": asdict(cell.schedule),

@@ -70,20 +70,20 @@ class RenumberedEvictingCache(EvictingCache):
 
     re_rotation: KeyReRotation
 
-    def _empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
-        empty = super()._empty(index, heads, keys, sliding_window)
+    def empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+        empty = super().empty(index, heads, keys, sliding_window)
         return replace(empty, state={**empty.state, ROTATED: keys.new_empty(0, dtype=torch.float32)})
 
-    def _grown(
+    def grow(
         self, held: LayerCache, keys: CellPairs, values: CellPairs, state: dict[str, Tensor]
     ) -> tuple[LayerCache, LayerCache]:
         first = held.lengths[0]  # the model rotates new keys by their slots
         slots = torch.arange(first, first + keys.shape[1], device=keys.device).float()
-        grown, _ = super()._grown(held, keys, values, {**state, ROTATED: slots[None]})
+        grown, _ = super().grow(held, keys, values, {**state, ROTATED: slots[None]})
         return grown, self.re_rotation.show(grown)
 
-    def _evicted(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
-        evicted = super()._evicted(grown, shown, window)
+    def evict(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
+        evicted = super().evict(grown, shown, window)
         if evicted is grown:
             return grown
         held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, evicted))

@@ -114,8 +114,7 @@ class EvictingBatch(DecodeBatch):
             like = [
                 cache.lend_layer(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)
             ]
-            most_tokens = self.max_new_tokens - self.num_new_tokens
-            reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens)
+            reading = EvictionClock(caches[0].every, caches[0].pending, self.max_new_tokens - self.num_new_tokens)
             rows = [cache.pending_rows(layer) for cache in caches]
             self._slots[group, layer] = kernel_module("evicting_slots", caches[0].kernels).Slots(
                 like, caches, reading, rows

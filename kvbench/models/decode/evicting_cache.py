@@ -73,13 +73,13 @@ class EvictingCache:
 
         call: with the hidden states that the layer reads. Raises UserError as a score does.
         """
-        held = self._layers[index] if index in self._layers else self._empty(index, len(queries), keys, None)
+        held = self._layers[index] if index in self._layers else self.empty(index, len(queries), keys, None)
         state, new = dict[str, Tensor](), keys.shape[1]
         if self.evictor.reads_hidden:
             alone = from_dense(index, len(queries), keys, values)
             alone = replace(alone, positions=alone.positions + self.num_tokens)
             state[RECORDED] = read_hidden(self.evictor.score, alone, call)
-        grown, shown = self._grown(held, keys, values, state)
+        grown, shown = self.grow(held, keys, values, state)
         reads = self.every is not None and (self._scores_rows or self.divides)
         window = replace(attend_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
         rows = self._rows.setdefault(index, [])
@@ -87,12 +87,12 @@ class EvictingCache:
             rows.append(window)
             del rows[: -self.evictor.policy.rows(sys.maxsize)]
         if self.due(new):
-            grown = self._evicted(grown, shown, joined(rows) if rows else None)
+            grown = self.evict(grown, shown, joined(rows) if rows else None)
             rows.clear()
         self._layers[index] = grown
         return window.outputs
 
-    def _grown(
+    def grow(
         self, held: LayerCache, keys: CellPairs, values: CellPairs, state: dict[str, Tensor]
     ) -> tuple[LayerCache, LayerCache]:
         """Return a layer with new pairs behind those that it held; and the same with keys as queries attend to them."""
@@ -108,7 +108,7 @@ class EvictingCache:
         """Return whether the cache evicts after so many further tokens."""
         return self.every is not None and self.pending + new >= self.every
 
-    def _evicted(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
+    def evict(self, grown: LayerCache, shown: LayerCache, window: ObservationWindow | None) -> LayerCache:
         """Return a layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
         finite = self.finite.setdefault(grown.index, [])
         if self.divides:
@@ -144,9 +144,10 @@ class EvictingCache:
     def lend_layer(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """Return a layer, to be held elsewhere until `return_layer`; `keys` are like the keys of its new pairs."""
         self._lent.add(index)
-        return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
+        return self._layers.pop(index) if index in self._layers else self.empty(index, heads, keys, sliding_window)
 
-    def _empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+    def empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+        """Return a layer of so many query heads without pairs; `keys` are like the keys of its new pairs."""
         empty = self.evictor.start(index, heads, keys.shape[0], keys)
         if sliding_window is not None:  # what is never evicted from is cached as the model does
             return replace(empty, offsets=(0,) * (keys.shape[0] + 1), state={}, sliding_window=sliding_window)
