@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def declare(parser: Parser) -> None:
     """Add the flags of the command."""
     parser.description = """
-Copy results folders into one, such as those of shards on machines without a common file system. Rows of one cell and \
+Copy results folders into one, such as the shards of machines without a common file system. Rows of one cell and \
 sample must not contradict each other; of equal ones the first by time is taken.
 """
     parser.epilog = """

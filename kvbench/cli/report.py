@@ -15,7 +15,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 
 OWN_FORMATS = {"table": (*REPORT_FORMATS, "parquet"), "rows": ("jsonl", "csv", "parquet")}
-"""Formats of reports that have not only those of tables, the usual one first."""
+"""Formats of reports that have other formats than tables, the usual one first."""
 ROWS = "the folder of a run, or a Parquet file of rows"
 SELECTION = "[COLUMN=VALUE,...]"
 TABLE_KEYS = ("rows=", "cols=", "against=")
@@ -27,7 +27,7 @@ DETAILS = """
   kvbench report plot tradeoff --results results/runs --out tradeoff.png x=bytes
 
 COLUMN=VALUE,... selects rows by any of their columns, or by a setting of their cells (policy.window=32); * and ? are \
-wildcards, null is a missing value. against=POLICY marks the means that differ from those of that policy beyond \
+wildcards, null is a missing value. against=POLICY marks the means that differ from the means of POLICY beyond \
 chance; a SELECTION, as of kvbench compare, where the policy has several scores: against=policy=snapkv,score=attn.
 Exit code 4: no row was selected, or none of them has a value.
 """

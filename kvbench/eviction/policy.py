@@ -76,7 +76,7 @@ class Phase:
 class Phases:
     """Phases with fields of their own. decode: the evictions after the prompt's."""
 
-    decode: Annotated[Phase, Help("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
+    decode: Annotated[Phase, Help("fields in the evictions after the prompt")] = field(default_factory=Phase)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class Schedule:
     decode_counts: Annotated[
         Counted,
         Help(
-            "what decode_every counts. answer: tokens since the last eviction; all: those of the prompt too, as R-KV's "
-            "code (R3): evict after each token that follows a multiple of decode_every"
+            "what decode_every counts. answer: tokens since the last eviction; all: tokens of the prompt too, as R-KV's"
+            " code (R3): evict after each token that follows a multiple of decode_every"
         ),
     ] = "answer"
     answer_budget: Annotated[

@@ -62,7 +62,7 @@ def test_what_is_not_complete_is_refused(cell: Make):
         with pytest.raises(ValueError, match=message):
             averaged(summaries(longbench(cell, broken)), "caote")
     twice = longbench(cell, whole) + longbench(cell, {"lcc": [0.1]}, task_version="another")
-    with pytest.raises(ValueError, match="several cells of lcc; select those of one setting"):
+    with pytest.raises(ValueError, match="several cells of lcc; select cells of one setting"):
         averaged(summaries(twice), "caote")
     with pytest.raises(ValueError, match=r"--average lava .* no selected row is of one"):
         averaged(summaries(cell([1.0])), "lava")

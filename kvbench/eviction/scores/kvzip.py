@@ -78,7 +78,7 @@ class KVzip(Score):
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()
         if not (self.softmax or self.zscore):
-            breaks = {COMPARABLE: "makes logits, and those of different heads do not compare"}
+            breaks = {COMPARABLE: "makes logits, and logits of different heads do not compare"}
             yield Claim(f"score {self.name}", f"score.zscore=true with {self.name}", breaks=breaks)
 
     def __call__(self, layer: LayerCache, window: ObservationWindow | None, reduce: Reduce) -> Scores:

@@ -53,7 +53,7 @@ Exit code 4: some samples have failed.
         "--by",
         metavar="COLUMN,COLUMN",
         help=(
-            "the columns that are not averaged, beside those of the cells: layer, head, window, recent, position, "
+            "the columns that are not averaged, beside the columns of cells: layer, head, window, recent, position, "
             "sample, quantity"
         ),
     )

@@ -83,7 +83,7 @@ class LayerLoss(EvictionProbe):
     table is about: the last one of the prompt by default.
     """
 
-    at: Annotated[At, Help("the last query of the prompt; decode: that of the first decoded token")] = "prompt"
+    at: Annotated[At, Help("the last query of the prompt; decode: the query of the first decoded token")] = "prompt"
     name: str = "layer_loss"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:

@@ -35,7 +35,7 @@ class TopReader(SparseReader):
     recent: Annotated[int, Help("the newest pairs of a head, always read, a part of the budget"), Range(0, MOST)] = 0
     selection: Annotated[
         Literal["query_heads", "kv_heads"],
-        Help("each query head chooses for itself, or those of a KV head together by the sum of their scores"),
+        Help("each query head chooses for itself, or the query heads of a KV head together by the sum of their scores"),
     ] = "query_heads"
 
     def __post_init__(self) -> None:

@@ -173,7 +173,7 @@ def check(
             notes.append(f"not checked: {count} rows of the baseline have no {name}")
     if timed := sum(bool(match.rows) and not is_tested(match) for match in pairing.matches):
         notes.append(
-            f"not tested: {count_noun(timed, 'cell')} of seconds, whose noise is that of a run: compare several runs"
+            f"not tested: {count_noun(timed, 'cell')} of seconds, which vary from run to run: compare several runs"
         )
     notes += settings_that_differ(pairing, baseline, current, "baseline", "current run")
     return Gate(

@@ -68,7 +68,7 @@ def _averaged(lines: Sequence[Summary], name: str) -> Summary:
     cells = {task: members[0] for task, members in tasks.items() if task in weight}
     if twice := [task for task in cells if len(tasks[task]) > 1]:
         raise UserError(
-            f"--average {name} of {where}: several cells of {', '.join(twice)}; select those of one setting, such as "
+            f"--average {name} of {where}: several cells of {', '.join(twice)}; select cells of one setting, such as "
             "task.max_prompt_tokens=7500"
         )
     if spoilt := [f"{task} ({cell.errors + cell.blanks})" for task, cell in cells.items() if cell.errors + cell.blanks]:

@@ -1,4 +1,4 @@
-"""What labels leave out of a swept setting: beside `faded half_life=32` a plain `faded` has the usual half-life."""
+"""The values that labels leave out of a swept setting: beside `faded half_life=32` `faded` has the usual half-life."""
 
 from collections.abc import Mapping
 

@@ -26,16 +26,16 @@ def test_every_cell_is_named_by_the_setting() -> None:
     """Cells without the step have the ids that they had when the setting was a field of each policy."""
     words = "policy=streaming_llm policy.sink=2 policy.budget_span=context budget=64 task=ruler/fwe"
     plain, renumbered = cell(words), cell(f"{words} policy.positions=cache")
-    assert plain.policy.steps == () and plain.policy_label == "streaming_llm sink=2 budget_span=context"
-    assert renumbered.policy_label == "streaming_llm sink=2 positions=cache budget_span=context"
+    assert plain.policy.steps == () and plain.eviction.policy_label == "streaming_llm sink=2 budget_span=context"
+    assert renumbered.eviction.policy_label == "streaming_llm sink=2 positions=cache budget_span=context"
     named = {each: each.description["policy"].pop("positions") for each in (plain, renumbered)}
     assert named == {plain: "original", renumbered: "cache"} and plain.description == renumbered.description
 
 
 def test_finch_renumbers_and_streaming_llm_does_not() -> None:
-    assert cell("policy=finch").policy.renumbers and cell("policy=finch").policy_label == "finch"
+    assert cell("policy=finch").policy.renumbers and cell("policy=finch").eviction.policy_label == "finch"
     assert not cell("policy=streaming_llm").policy.renumbers
-    assert cell("policy=finch policy.positions=original").policy_label == "finch positions=original"
+    assert cell("policy=finch policy.positions=original").eviction.policy_label == "finch positions=original"
 
 
 def test_a_value_is_original_or_cache() -> None:
