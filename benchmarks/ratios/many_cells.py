@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from kvbench.run.samples import samples_of
 
 from kvbench.models.loading.load import load, model_info
 from kvbench.records import read_rows
@@ -85,7 +84,7 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
     (group,) = plan_sweep(settings, tell=print).plan.groups
     jobs = group.jobs[:prompts]
     model = load(model_info(group.model))
-    all_samples = samples_of(model.tokenizer, group)
+    all_samples = group.samples(model.tokenizer)
     samples = {sample.id: sample for sample in all_samples if isinstance(sample, Sample)}
     expected = {(row.cell, row.sample): row.outcome() for row in read_rows(swept)}
     wall, used, rows, same = [], [], 0, 0
