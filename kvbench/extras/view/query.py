@@ -1,4 +1,4 @@
-"""The samples that a live page asks for: of the cells that its filters leave, or of those that a reader chose."""
+"""The samples that a live page asks for: of the cells that its filters leave, or of the cells that a reader chose."""
 
 from dataclasses import dataclass
 from typing import Annotated
