@@ -53,12 +53,11 @@ def batch_of(
     question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
     soon as the batch has its copy.
     """
-    cells = list(held_caches)
+    cells, caches = [each.result.cell for each in held_caches], [each.cache for each in held_caches]
+    evictions = [(each.incremental, each.result.cell.schedule) for each in held_caches]
     held_caches.clear()
-    holder, caches = cells[0].result.cell.held, [cell.cache for cell in cells]
-    assert all(cell.result.cell.held == holder for cell in cells), "cells of a batch share one holder"
-    evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
-    cells.clear()
+    holder = cells[0].held
+    assert all(cell.held == holder for cell in cells), "cells of a batch share one holder"
     if evictions[0][0] is None:
         return holder.batch(caches, engine, max_new_tokens, question_tokens)
     evicting = []

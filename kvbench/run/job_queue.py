@@ -26,13 +26,13 @@ COUNT_SECONDS = 30.0
 class RunContext:
     """Surroundings of a run: how it shares its folder, and who may stop it.
 
-    seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
-    it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: as of `Process`.
+    lease_seconds: a lease ends after so long without a heartbeat. since: how far rows were read when the run was
+    planned; None: as it starts. replaced: the column `replaces` of new rows, by (cell, sample). devices: see `Process`.
     cells: samples per cell of the full sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the
     energy of its devices, if they report it. tell: is told for whom the run waits.
     """
 
-    seconds: float = 180.0
+    lease_seconds: float = 180.0
     since: Places | None = None
     replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
     devices: int | float = 1
@@ -55,13 +55,13 @@ class JobQueue:
         self._results, self._recorder, self._run_context = results, Recorder(results), run_context
         self._heartbeat = Heartbeat(
             results,
-            run_context.seconds / BEATS,
-            run_context.seconds,
+            run_context.lease_seconds / BEATS,
+            run_context.lease_seconds,
             run_context.devices,
             run_context.command,
             joules=run_context.joules,
         )
-        self._leases = Leases(results, self._heartbeat, run_context.seconds)
+        self._leases = Leases(results, self._heartbeat, run_context.lease_seconds)
         self._arrivals = Arrivals(results, since)
         self._taken: dict[int, tuple[PrefillGroup, PrefillJob, Lease]] = {}
         self._counted, self._others = -math.inf, 0
@@ -140,7 +140,7 @@ class JobQueue:
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
-        pause, known_holders = min(LONGEST_PAUSE_SECONDS, self._run_context.seconds / BEATS), set[str]()
+        pause, known_holders = min(LONGEST_PAUSE_SECONDS, self._run_context.lease_seconds / BEATS), set[str]()
         while (plan := self.left(plan)).rows_to_do:
             holders = set[str]()
             for name in (_name(group, job) for group in plan.groups for job in group.jobs):
@@ -152,7 +152,7 @@ class JobQueue:
                 known_holders.update(new)
                 self._run_context.tell(
                     f"waiting for {plan.rows_to_do} rows of {shortened(new, 3)}; prompts of a process that is silent "
-                    f"for {self._run_context.seconds:g} s are taken over"
+                    f"for {self._run_context.lease_seconds:g} s are taken over"
                 )
             deadline = time.monotonic() + pause
             while time.monotonic() < deadline:

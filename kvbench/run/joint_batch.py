@@ -127,7 +127,7 @@ class JointBatch:
         if len(self._unanswered) + self._cells > memory.most_together(self._model.engine):
             return True
         free = memory.free_beside(self._model.engine, self._devices)
-        return COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
+        return COPIES * self._largest > memory.FREE_SHARE * free or time.monotonic() - self._since > MOST_SECONDS
 
     def finish(self) -> dict[int, JobResult]:
         """Answer all prompts that were added: the results of their jobs, by the jobs' keys; none if memory runs out."""

@@ -20,8 +20,10 @@ COUNTED = 8
 
 @dataclass(frozen=True)
 class Lengths:
-    """The most tokens of a prompt that are read before an eviction, and after it with the answer's. is_counted:
-    in the longest texts; otherwise `read` is what the task allows for a whole prompt.
+    """The most tokens of a prompt and its answer.
+
+    read: before the eviction. later: after it, the answer included. is_counted: whether tokens of the longest texts
+    were counted; otherwise `read` is the length that the task allows for a whole prompt.
     """
 
     read: int

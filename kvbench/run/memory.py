@@ -24,31 +24,31 @@ from kvbench.run.cell import Cell
 from kvbench.support.errors import out_of_memory
 from kvbench.support.shared_gpus import processes_of_gpu
 
-SHARE = 0.9
+FREE_SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
-RANKED = 20
+CANDIDATE_BYTES = 20
 """Bytes of a candidate of a cache head in a ranking: two scores and its place in its head in four bytes each, and its
 number in the order of the layer in eight.
 """
-RANKINGS = 0.25
+RANKINGS_SHARE = 0.25
 """Share of the free memory for rankings, which cells with another budget use again; the oldest are dropped."""
 
-HIDDEN, INNER = 5, 3
-"""Numbers that a pass holds for each token, in hidden and intermediate sizes: of Llama and Qwen2 4.1 to 4.5 and 3."""
-BOUNDED = (None, "exact_removal", "exact_zeroed")
-"""Terms of a row that no sum makes, or that are bounded by values of the whole prompt."""
+HIDDEN_SIZES, INNER_SIZES = 5, 3
+"""Numbers that a pass holds for each token, in hidden and intermediate sizes: Llama and Qwen2 hold 4.1 to 4.5 and 3."""
+UNSUMMED = (None, "exact_removal", "exact_zeroed")
+"""`Score.row_term` of scores that are not summed while a prompt is read: they have none, or need all of its values."""
 
 T = TypeVar("T")
 
 
-def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, group: int) -> int:
+def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, group_size: int) -> int:
     """Bytes that a cell takes beside the full cache of `tokens` tokens while it decodes.
 
-    pair_bytes: of a token in every cache head of every layer. group: query heads per KV head.
+    pair_bytes: of a token in every cache head of every layer. group_size: query heads per KV head.
     """
     policy = cell.policy.resolve(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
-    copies = group if cell.policy.layout == "query_heads" else 1
+    copies = group_size if cell.policy.layout == "query_heads" else 1
     held = cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
     return held - copies * kept * pair_bytes if is_copied_later(cell) else held
 
@@ -82,19 +82,20 @@ def observed_rows(
 
 def sums_rows(policy: Policy, score: Score) -> bool:
     """Return whether raw scores are merged over all queries, none of which needs a later key or value."""
-    merges = row_term_of(score) not in BOUNDED and score.over_rows(policy.reduce) is not None
+    merges = row_term_of(score) not in UNSUMMED and score.over_rows(policy.reduce) is not None
     return policy.window == "all" and merges
 
 
-def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:
+def count_rankings(cells: Iterable[Cell], tokens: int, heads: int, group_size: int) -> tuple[int, int]:
     """Return how many rankings the cells of a prompt have among them, and the bytes of the largest.
 
-    heads: KV heads of all layers. group: query heads per KV head.
+    heads: KV heads of all layers. group_size: query heads per KV head.
     """
     policies = ((cell.policy.resolve(0, tokens, cell.budget), cell) for cell in cells)
     ranked = [(policy, cell.score) for policy, cell in policies if not policy.keeps_all(cell.budget, tokens)]
-    copies = max((group if policy.layout == "query_heads" else 1 for policy, _ in ranked), default=1)
-    return len({(ranks_alike(policy, score), score) for policy, score in ranked}), copies * heads * tokens * RANKED
+    copies = max((group_size if policy.layout == "query_heads" else 1 for policy, _ in ranked), default=1)
+    distinct = {(ranks_alike(policy, score), score) for policy, score in ranked}
+    return len(distinct), copies * heads * tokens * CANDIDATE_BYTES
 
 
 def free_bytes(devices: Iterable[torch.device]) -> int:
@@ -126,7 +127,7 @@ def reads_at_once(engine: Engine, tokens: int, rows: int, sums: int) -> bool:
     layers = of_queries // (2 * cache_heads(text_config(config))[1] * dtype.itemsize)  # times query heads
     caches = tokens * pair + rows * (of_queries + 4 * layers) + sums * tokens * 4 * layers
     passes = len(engine.gpus) * activations(text_config(config), dtype, tokens)
-    return caches + passes <= SHARE * engine.counters.room
+    return caches + passes <= FREE_SHARE * engine.counters.room
 
 
 def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> list[list[T]]:
@@ -137,7 +138,7 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
     parts: list[list[T]] = []
 
     def fits(part: Sequence[T]) -> bool:
-        return len(part) == 1 or (len(part) <= most and sum(map(bytes_of, part)) <= SHARE * free)
+        return len(part) == 1 or (len(part) <= most and sum(map(bytes_of, part)) <= FREE_SHARE * free)
 
     for cell in cells:
         if not parts or not fits([*parts[-1], cell]):
@@ -231,4 +232,4 @@ def activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
     experts = getattr(text, "num_experts_per_tok", None)
     if experts:
         inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
-    return tokens * (HIDDEN * text.hidden_size + INNER * inner) * dtype.itemsize
+    return tokens * (HIDDEN_SIZES * text.hidden_size + INNER_SIZES * inner) * dtype.itemsize

@@ -17,12 +17,12 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.cell import Cell
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import (
-    HIDDEN,
-    RANKED,
+    CANDIDATE_BYTES,
+    HIDDEN_SIZES,
     activations,
     cell_bytes,
+    count_rankings,
     observed_rows,
-    rankings_of,
     text_and_dtype,
 )
 from kvbench.run.plan import PrefillGroup
@@ -32,11 +32,13 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
-    and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
-    layers, of the prompt, of each cell, and of each row of a batch, padded to `model.max_batch` (a CPU may need
-    some more). a_pass: what a pass over the prompt holds besides. reading: where the cell evicts block by block, what
-    its cache holds at most meanwhile, instead of the full one.
+    """Bytes that a prompt and its cells take, at most.
+
+    full: the full cache of the prompt. cells: each cell of the largest decode batch, beside the full cache. recorded:
+    queries that are observed, and sums over all queries. rankings: dropped where they do not fit. states: recurrent
+    layers of the prompt, of each cell and of each row of a batch, padded to `model.max_batch` (a CPU may need some
+    more). a_pass: activations of a pass over the prompt. reading: the cache of a cell that evicts block by block, which
+    takes the place of the full cache.
     """
 
     full: int
@@ -81,7 +83,7 @@ def memory_of(group: PrefillGroup, at_once: int = Engine.prefill_chunk) -> Memor
         (cell,) = group.cells
         held_pairs = min(tokens, cell.policy.resolve(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
         copies = group_size if cell.policy.layout == "query_heads" else 1
-        reading, scoring = copies * held_pairs * full // tokens, (0, copies * held_pairs * heads * RANKED)
+        reading, scoring = copies * held_pairs * full // tokens, (0, copies * held_pairs * heads * CANDIDATE_BYTES)
     else:
         scoring = scoring_bytes(group.cells, tokens, full, heads, group_size)
     largest = tuple(sorted(sizes, reverse=True)[: group.model.max_batch])
@@ -100,7 +102,7 @@ def pass_bytes(cells: Sequence[Cell], tokens: int, at_once: int) -> int:
     summed, width = any(each for _, each in recorded), max(text.hidden_size, heads * head_dim)
     rows = min(at_once, OBSERVED_ROWS, max((tokens if summed else 0, *(max(rows, default=0) for rows, _ in recorded))))
     columns = min(tokens, max(COLUMN_CHUNK, CHUNK_LOGITS // max(1, heads * rows)))
-    observing = HIDDEN * width * at_once * dtype.itemsize + 4 * heads * rows * (columns + head_dim)
+    observing = HIDDEN_SIZES * width * at_once * dtype.itemsize + 4 * heads * rows * (columns + head_dim)
     if summed and at_once < tokens:  # a score reads keys and values of a layer so far
         observing += 2 * kv_heads * head_dim * tokens * dtype.itemsize
     return max(activations(text, dtype, at_once), observing if rows else 0)
@@ -114,7 +116,7 @@ def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, gro
     rows = sum(set[int]().union(*(rows for rows, _ in recorded)))
     over_all = {each for _, each in recorded} | {cell.score.inputs.repeat for cell in cells}
     sums = 4 * heads * tokens * len(over_all - {None})
-    count, ranking_bytes = rankings_of(cells, tokens, heads, group_size)
+    count, ranking_bytes = count_rankings(cells, tokens, heads, group_size)
     return group_size * (rows * (full // tokens + 4 * heads) + sums), count * ranking_bytes
 
 

@@ -40,8 +40,8 @@ from kvbench.run.rows import (
 from kvbench.support.errors import Fault, UserError
 from kvbench.tasks.task import Final, Sample, Task
 
-ALL = "all"
-"""Tokens of a prefill pass in the environment of rows, where the whole prompt was one."""
+ONE_PASS = "all"
+"""The `prefill_chunk` that the environment of a row names, where one pass read the whole prompt."""
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
 
@@ -159,7 +159,7 @@ def _prefill_what_fits(
                 continue
             read = memory.catch_oom(partial(prefill, model, prompts, part, chunk), engine)
             if isinstance(read, TimedPrefill):
-                return (read if chunk == usual else replace(read, chunk=size or ALL)), part, reason
+                return (read if chunk == usual else replace(read, chunk=size or ONE_PASS)), part, reason
             reason, oom_at[size, records_all] = read, min(tokens, fewest)
     return None, (), reason
 
@@ -196,10 +196,10 @@ class DecodeJob:
         pair_bytes = full.full_bytes // max(1, num_tokens)
         longest = max(len(self.prompts[sample.id].question) + sample.own_tokens for sample in self.samples)
         state = full.cache.exempt["recurrent_bytes"] or 0
-        group, number, each = self._limit_rankings()
+        group_size, number, each = self._limit_rankings()
 
         def bytes_of(cell_answer: CellAnswer) -> int:
-            return memory.cell_bytes(cell_answer[0], num_tokens, longest, pair_bytes, group) + state
+            return memory.cell_bytes(cell_answer[0], num_tokens, longest, pair_bytes, group_size) + state
 
         draws = {sample.id % self.draws for sample in self.samples}
         for cell_answers in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.max_batch):
@@ -216,14 +216,14 @@ class DecodeJob:
         return [layer.keys.device for layer in self.shared.cache.layers]
 
     def _limit_rankings(self) -> tuple[int, int, int]:
-        """Let no more rankings be held than fit; query heads per cache head, the number of rankings, bytes of each."""
+        """Hold no more rankings than fit. Return query heads per cache head, the cells' rankings, and bytes of each."""
         cache, cells = self.shared.cache, self.shared.cells
-        group = max((layer.query_heads // layer.cache_heads for layer in cache.evictable), default=1)
+        group_size = max((layer.query_heads // layer.cache_heads for layer in cache.evictable), default=1)
         heads = sum(layer.cache_heads for layer in cache.evictable)
-        number, each = memory.rankings_of(cells, cache.num_tokens, heads, group)
-        fitting = int(memory.RANKINGS * memory.free_bytes(self.devices) / max(1, each))
+        number, each = memory.count_rankings(cells, cache.num_tokens, heads, group_size)
+        fitting = int(memory.RANKINGS_SHARE * memory.free_bytes(self.devices) / max(1, each))
         self.shared.most_rankings = max(1, min(number, fitting))
-        return group, number, each
+        return group_size, number, each
 
     @property
     def draws(self) -> int:

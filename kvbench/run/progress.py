@@ -13,7 +13,7 @@ class Progress(Protocol):
         """Say that a model is about to be loaded."""
 
     def noted(self, text: str) -> None:
-        """Something about the run that a user should know, as a sentence."""
+        """Tell something about the run that a user should know, as a sentence."""
 
     def recorded(self, rows: list[Any]) -> None:
         """Say that the rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""

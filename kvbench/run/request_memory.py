@@ -71,7 +71,7 @@ def request_memory(cell: Cell, lengths: Lengths, at_once: int = Engine.prefill_c
         prefill = full + recorded + max(a_pass, evicting)
     else:
         most = min(tokens, pairs + block)
-        scoring = copies * most * heads * memory.RANKED
+        scoring = copies * most * heads * memory.CANDIDATE_BYTES
         prefill = copies * most * pair_bytes + a_pass + scoring
     return RequestMemory(weights_of(cell.model), prefill + state, scoring, held + copies * later * pair_bytes + state)
 

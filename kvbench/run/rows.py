@@ -33,7 +33,7 @@ class PrefillFacts:
 
 @dataclass(frozen=True)
 class TimedPrefill:
-    """The prefill of a context, and its seconds. chunk: tokens of a pass, `all` for one, if not as many as usual."""
+    """The prefill of a context, and its seconds. chunk: tokens of a pass, `all` for a single pass; None: as usual."""
 
     prefilled: "Prefilled"
     seconds: float
@@ -94,9 +94,9 @@ class RowError(NamedTuple):
 class JobResult:
     """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
-    environment: the id that rows name. chunk: as of `TimedPrefill`.
-    token_texts: of prompts by their hash, if positions are recorded. stepped: how a GPU launched the steps of cells.
-    traces: the tracebacks that rows name.
+    environment: the id that rows name. chunk: see `TimedPrefill`. token_texts: the texts of a prompt's tokens, by the
+    prompt's hash, if positions are recorded. stepped: how a GPU launched the steps of cells, by cell. traces: the
+    tracebacks that rows name.
     """
 
     job: PrefillJob

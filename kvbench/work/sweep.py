@@ -129,7 +129,7 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
         screen.progress(sweep.plan, gpus) as progress,
     ):
         run_context = RunContext(
-            seconds=sweep.where.lease_seconds,
+            lease_seconds=sweep.where.lease_seconds,
             since=sweep.since,
             replaced=sweep.replaced,
             command=sweep.arguments,

@@ -24,7 +24,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.run.memory import cell_bytes, rankings_of
+from kvbench.run.memory import cell_bytes, count_rankings
 from tests.live_bytes import LiveBytes
 from tests.run.test_prefill_job import cells
 
@@ -119,7 +119,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
     cell = cells("1024")[1].with_method(policy=policy, score=score)
     full, memory, _ = long
     memory.reset()
-    number, rankings = rankings_of([cell], TOKENS, LAYERS * HEADS, GROUP)
+    number, rankings = count_rankings([cell], TOKENS, LAYERS * HEADS, GROUP)
     assert number == 1
     planned = FULL + BUDGET * LAYERS * PAIR + cell_bytes(cell, TOKENS, NEW, LAYERS * PAIR, GROUP)
     eviction, before = Eviction(policy, cell.score, cell.budget), memory.live - FULL

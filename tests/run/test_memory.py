@@ -30,7 +30,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, memory, prefill_job
 from kvbench.run.memory import (
     cell_bytes,
-    rankings_of,
+    count_rankings,
     split_to_fit,
 )
 from kvbench.run.plan import plan
@@ -226,7 +226,7 @@ RANKED = (
 @pytest.mark.parametrize("policy", RANKED, ids=lambda policy: policy.name)
 def test_a_ranking_takes_no_more_than_planned(model: LoadedModel, policy: Policy) -> None:
     cell = cells("0.4")[1].with_method(policy=policy)
-    number, planned = rankings_of([cell, cell.with_method(budget=parse_budget("0.2"))], 50, 6, 3)
+    number, planned = count_rankings([cell, cell.with_method(budget=parse_budget("0.2"))], 50, 6, 3)
     decision = Eviction(policy, cell.score, cell.budget).decide(model.engine.prefill(torch.arange(50), {4}).cache)
     assert number == 1 and decision.rankings is not None
     held = storage_bytes(part for ranking in decision.rankings for part in tensors_of(ranking))
@@ -256,7 +256,7 @@ def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch
     together = len({ranks_alike(cell.policy, cell.score) for cell in sweep[1:]})
     assert [len(policies) for policies in policy_groups] == [together] and together > 1
     policy_groups.clear()
-    monkeypatch.setattr(memory, "RANKINGS", 0)
+    monkeypatch.setattr(memory, "RANKINGS_SHARE", 0)
     assert outcomes(run(model, sweep)) == expected and [len(policies) for policies in policy_groups] == [1] * together
 
 

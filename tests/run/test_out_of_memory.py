@@ -21,7 +21,7 @@ from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.memory import SHARE, halve_on_oom, reads_at_once
+from kvbench.run.memory import FREE_SHARE, halve_on_oom, reads_at_once
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import ALL, prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
@@ -265,7 +265,7 @@ def test_what_one_pass_takes_decides(tokenizer: Any) -> None:
         head_dim = config.head_dim
         taken = layers * (tokens * kv_heads * 2 * head_dim * size + rows * heads * (2 * head_dim * size + 4))
         taken += a_pass + 2 * layers * heads * tokens * 4
-        for room, fits in ((int(taken / SHARE) + 2, True), (int(taken / SHARE) - 2, False)):
+        for room, fits in ((int(taken / FREE_SHARE) + 2, True), (int(taken / FREE_SHARE) - 2, False)):
             model.engine.counters.room = room
             assert reads_at_once(model.engine, tokens, rows, 2) is fits
         assert not reads_at_once(model.engine, 16, 0, 0), "one block"

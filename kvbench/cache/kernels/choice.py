@@ -33,15 +33,15 @@ def for_segments() -> dict[str, Named]:
     return named("segments")
 
 
-def check_known(kernels: Kernels) -> None:
-    """Raise UserError for a name that no kernels have."""
-    if kernels not in (known := ("torch", *packages(), *for_segments())):
+def check_kernels_exist(kernels: Kernels | None) -> None:
+    """Raise UserError for a name that no kernels have; None, the default of a device, passes."""
+    if kernels is not None and kernels not in (known := ("torch", *packages(), *for_segments())):
         raise UserError(f"model.kernels={kernels}: allowed: {', '.join(known)}")
 
 
 def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> None:
     """Raise UserError for kernels that are not installed or cannot run with this dtype on this device."""
-    check_known(kernels)
+    check_kernels_exist(kernels)
     if kernels == "torch":
         return
     check_installed(kernels)

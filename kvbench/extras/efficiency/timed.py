@@ -43,7 +43,7 @@ from kvbench.run.evict_cell import HeldCache, SharedPrefill, clock, evict_cell
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
 from kvbench.run.plan import PrefillGroup, PrefillJob
-from kvbench.run.prefill_job import ALL, BROKEN, chunk_of, prefill
+from kvbench.run.prefill_job import BROKEN, ONE_PASS, chunk_of, prefill
 from kvbench.run.rows import EvictionResult, JobResult, RowError, hash_ids
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
@@ -117,7 +117,7 @@ def run_timed(
             result.fail(sample, error, prompt=prompt)
         return result
     speed, chunk = roofline.ceiling(engine.device, engine.model.dtype), chunk_of(engine, prompt, job.cells)
-    result.chunk = None if chunk == engine.prefill_chunk else ALL
+    result.chunk = None if chunk == engine.prefill_chunk else ONE_PASS
     for cell in job.cells:
         for _ in range(task.warmup):
             _try_repetition(model, cell, prompt, chunk, failures)

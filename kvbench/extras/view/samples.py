@@ -1,4 +1,4 @@
-"""The samples of a live page: of the cells that it asks for, the worst first, a page of them at a time."""
+"""The samples of a live page, of the cells that it asks for: the worst first, a page of them at a time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

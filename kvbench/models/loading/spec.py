@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from kvbench.cache.kernels.choice import Kernels, check_known
+from kvbench.cache.kernels.choice import Kernels, check_kernels_exist
 from kvbench.models.loading.model_file import is_model_file, reader_of
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
@@ -155,7 +155,7 @@ class ModelSpec:
         check_ranges(self, "model")
         if self.attention not in ATTENTIONS and self.attention not in (brought := named("attention")):
             raise UserError(f"model.attention={self.attention}: allowed: {', '.join((*ATTENTIONS, *brought))}")
-        check_known(self.kernels or "torch")
+        check_kernels_exist(self.kernels)
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(
                 f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"

@@ -127,7 +127,7 @@ def go(
     todo = plan(cells, recorded_samples(folder, retry))
     todo = todo if part is None else part.part_of(todo)
     results = ResultsFolder(folder)
-    claims = JobQueue(results, RunContext(**{"seconds": SECONDS, "since": since, **run_context}))
+    claims = JobQueue(results, RunContext(**{"lease_seconds": SECONDS, "since": since, **run_context}))
     return runner.run(todo, results, claims, Silent(), "lengths")
 
 

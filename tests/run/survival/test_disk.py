@@ -124,7 +124,7 @@ def test_a_file_cut_short_is_made_good(
         path.write_bytes(data[: CUTS[cut](data)])
     cut_rows = outcomes(tmp_path)
     assert cut_rows.items() <= peace.items()
-    go(tmp_path, cells, seconds=SOON, **sharing)
+    go(tmp_path, cells, lease_seconds=SOON, **sharing)
     assert outcomes(tmp_path) == peace
     if room in ("cells", "sweeps"):
         assert all(json.loads(path.read_bytes()) for path in (tmp_path / room).iterdir())

@@ -61,12 +61,12 @@ def test_what_the_dead_held_is_taken_at_once_here(
 ) -> None:
     """Nobody waits for the heartbeat of a process that the system says is gone."""
     engine.during = lambda unit: os.kill(os.getpid(), signal.SIGKILL) if unit.key == 3 else None
-    assert join(fork(lambda: go(tmp_path, cells, seconds=600.0))) == -signal.SIGKILL
+    assert join(fork(lambda: go(tmp_path, cells, lease_seconds=600.0))) == -signal.SIGKILL
     (lease,) = (tmp_path / "leases").iterdir()
     assert lease.name.endswith("-3.0")
     engine.during = lambda unit: None
     start = time.monotonic()
-    go(tmp_path, cells, seconds=600.0)
+    go(tmp_path, cells, lease_seconds=600.0)
     assert time.monotonic() - start < 10
     assert outcomes(tmp_path) == peace and not recorded_twice(tmp_path)
     assert not list((tmp_path / "leases").iterdir())
@@ -85,10 +85,10 @@ def test_a_process_that_slept_finds_its_unit_taken(
 
     folder = tmp_path / "out"
     engine.during = during
-    child = fork(lambda: go(folder, cells, seconds=SOON))
+    child = fork(lambda: go(folder, cells, lease_seconds=SOON))
     os.waitpid(child, os.WUNTRACED)
     start = time.monotonic()
-    go(folder, cells, seconds=SOON)
+    go(folder, cells, lease_seconds=SOON)
     assert time.monotonic() - start >= SOON and outcomes(folder) == peace
     os.kill(child, signal.SIGCONT)
     assert join(child) == 0
