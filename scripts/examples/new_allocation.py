@@ -19,7 +19,6 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.build import build
@@ -76,7 +75,7 @@ def main() -> None:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.prefill), windows={16})  # once for all of them
         caches = [eviction(prefilled.cache) for eviction in evictions]
-        tile = RaggedBatch(caches, model.engine.max_batch, sample.max_new_tokens)  # they decode together
+        tile = model.engine.batch(caches, sample.max_new_tokens)  # they decode together
         for eviction, cache, answer in zip(
             evictions, caches, model.engine.generate(prefilled, tile, model.stop), strict=True
         ):

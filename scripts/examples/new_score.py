@@ -19,7 +19,6 @@ from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Attention, received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.extras.conformance.properties import check
-from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.load import LoadedModel, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.build import build
@@ -72,7 +71,7 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.prefill), windows={POLICY.rows(10**6)})
         smaller = Eviction(POLICY, score, TokenBudget(pairs))(prefilled.cache)
-        tile = RaggedBatch([smaller], model.engine.max_batch, sample.max_new_tokens)
+        tile = model.engine.batch([smaller], sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)
         values.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
     return values
