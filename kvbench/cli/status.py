@@ -48,9 +48,14 @@ class Status:
         return self.rows - self.done
 
     @property
+    def is_starting(self) -> bool:
+        """Whether the processes at work have recorded no request yet, as they do when a model has answered."""
+        return bool(self.running) and not self.rows
+
+    @property
     def eta_seconds(self) -> float | None:
         """Time left at the present pace. None if no process is at work, or has recorded a row yet."""
-        if not self.rows_left:
+        if not self.rows_left and not self.is_starting:
             return 0.0
         return self.rows_left / self.rows_per_second if self.rows_per_second else None
 
@@ -80,7 +85,7 @@ def main(flags: argparse.Namespace) -> int:
         print(current.to_json())
     else:
         _print(current, folder)
-    if current.rows_left:
+    if current.rows_left or current.is_starting:
         return ExitCode.TEMPORARY
     return ExitCode.INCOMPLETE if current.failed else ExitCode.OK
 
@@ -89,7 +94,8 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     console = screen()
     share = f" ({100 * current.done / current.rows:.0f} %)" if current.rows else ""
     failed = f", {current.failed} of them failed" if current.failed else ""
-    say(console, f"{folder.path}: {current.done} of {current.rows} rows done{share}{failed}, {current.rows_left} left")
+    done = f"{current.done} of {current.rows} rows done{share}{failed}, {current.rows_left} left"
+    say(console, f"{folder.path}: {'no rows yet, a process is starting' if current.is_starting else done}")
     if current.processes:
         say(console, f"processes: {_counts(current.processes)}; {current.prompts_running} prompts being made")
     for job, tasks in (current.jobs or {}).items():

@@ -104,6 +104,17 @@ def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
 
 
+def test_a_folder_whose_first_process_loads_a_model_is_not_done(kvbench: Command, tmp_path: Path) -> None:
+    """A process asks for its rows when its model has answered; until then nothing is known of what is left."""
+    heart = Heartbeat(ResultsFolder("out"), 100.0, 180.0)
+    heart.start()
+    starting = kvbench("status", "--results", "out")
+    assert starting.code == 75 and "out: no rows yet, a process is starting\n" in starting.out
+    assert json.loads(kvbench("status", "--results", "out", "--json").out)["eta_seconds"] is None
+    heart.end("finished")
+    assert kvbench("status", "--results", "out").code == 0
+
+
 def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     others = "slurm_load: a warning\n\n1|2|3|RUNNING|5\n"
     squeue(tmp_path, monkeypatch, f"{others}13|12|0|RUNNING\n12|12|1|PENDING\n9|9|N/A|COMPLETED\n99|99|N/A|RUNNING")

@@ -189,6 +189,16 @@ def test_among_baselines_of_several_schedules_the_nearest_is_taken(cell, schedul
     assert marks[mine[0].cell].baseline == bases[nearest][0].cell
 
 
+@pytest.mark.parametrize(("margin", "needed"), [(0.1, "750"), (0.05, "3,000")])
+def test_prompts_that_a_margin_needs_are_counted_in_whole_numbers(cell, margin: float, needed: str) -> None:
+    """To two digits, never as 7.5e+02."""
+    values = hits(20, 10)
+    both = side("A", cell(values)), side("B", cell(values[::-1], "h2o"))
+    comparison = compare(*both, resamples=99, relevant=margin)
+    said = [line for line in text(comparison).splitlines() if "points need about" in line]
+    assert [line.split("about ")[1] for line in said] == [f"{needed} prompts."]
+
+
 def test_the_header_says_which_cells_differ_in_their_windows(cell) -> None:
     """Sides with one window share it in the header; others are named there, above the table."""
     policies = {

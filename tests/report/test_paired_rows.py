@@ -82,6 +82,11 @@ def test_settings_tell_cells_apart_whose_columns_are_the_same(cell) -> None:
     ]
     with pytest.raises(ValueError, match=r"add policy\.window=16 or policy\.window=32 to it"):
         pair(side("A", narrow, wide, settings=described), side("B", cell([1.0], score="caote"), settings={}))
+    versions = {"narrow": "1" * 64, "wide": "2" * 64}
+    files = {name: {"plugins": {"my.py": {"sha256": sha256}}} for name, sha256 in versions.items()}
+    named = r"add plugins.my.py.sha256=1{12}[*] or plugins.my.py.sha256=2{12}[*] to it"
+    with pytest.raises(ValueError, match=named):
+        pair(side("A", narrow, wide, settings=files), side("B", cell([1.0], score="caote"), settings={}))
     with pytest.raises(ValueError, match="add cell=narrow or cell=wide to it"):
         pair(side("A", narrow, wide), side("B", cell([1.0], score="caote")))
 
