@@ -121,8 +121,8 @@ def own_part(tree: Tree) -> str | None:
 
     Such a part makes the cell, by its method `cell(model, task, seed)`: nothing is evicted here.
     """
-    parts = (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
-    return next((name for name in parts if name not in groups()), None)
+    known, parts = groups(), (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
+    return next((name for name in parts if name not in known), None)
 
 
 def refuse_eviction(overrides: Iterable[Override], trees: Iterable[Tree]) -> None:
