@@ -119,8 +119,8 @@ def own_part(tree: Tree) -> str | None:
 
     Such a part is the method of the cell, a `kvbench.run.cell.Method`: nothing is evicted here.
     """
-    parts = (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
-    return next((name for name in parts if name not in groups()), None)
+    known, parts = groups(), (name for name, node in tree.items() if isinstance(node, dict) and "_target_" in node)
+    return next((name for name in parts if name not in known), None)
 
 
 def refuse_eviction(overrides: Iterable[Override], trees: Iterable[Tree]) -> None:

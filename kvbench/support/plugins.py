@@ -9,7 +9,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +97,7 @@ def faults() -> tuple[str, ...]:
     return _plugins(tuple(sys.path))[1]
 
 
-@cache
+@lru_cache
 def own_sources() -> tuple[Source, ...]:
     """Return the folders of kvbench's settings, looked for once: `conf`, then one of each extra that has some."""
     extras = ((f"{OURS}.extras.{path.name}", path / "conf") for path in paths.extras() if (path / "conf").is_dir())
@@ -133,9 +133,8 @@ def source_of(point: EntryPoint) -> Source:
     if conf is None:
         raise UserError(f"{entry} names a package that has no folder conf (looked for {places[0]}); {fix}")
     try:
-        allowed = sorted(
-            set(GROUPS).union(*(brought(folder).groups for folder in (conf, *(own.conf for own in own_sources()))))
-        )
+        folders = (conf, *(source.conf for source in own_sources()))
+        allowed = sorted(set(GROUPS).union(*(brought(folder).groups for folder in folders)))
     except UserError as error:
         raise UserError(f"{entry}: {error}; {fix}") from None
     for folder in sorted({*conf.iterdir()} - {conf / RUN, conf / SYNONYMS}):
@@ -145,14 +144,9 @@ def source_of(point: EntryPoint) -> Source:
     return Source(name, version, point.value, conf)
 
 
-def groups() -> tuple[str, ...]:
+def groups() -> list[str]:
     """Return the kinds of settings that are chosen by name: those that the core reads, and those that sources bring."""
-    return _groups(tuple(sys.path))
-
-
-@lru_cache(maxsize=8)
-def _groups(_: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(set(GROUPS).union(*(brought(source.conf).groups for source in sources()))))
+    return sorted(set(GROUPS).union(*(brought(source.conf).groups for source in sources())))
 
 
 @lru_cache

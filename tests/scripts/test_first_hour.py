@@ -127,7 +127,7 @@ def test_a_part_is_stopped_with_its_children_and_keeps_what_it_had(tmp_path: Pat
         print("started", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
         time.sleep(60)
     """
-    hour = Hour(tmp_path, tmp_path, small=True, device="cpu", ends=time.monotonic() + 8)
+    hour = Hour(tmp_path, tmp_path, small=True, device="cpu", ends=time.monotonic() + 4)
     start = time.monotonic()
     code, text = hour.run("-c", program, figures="kernels")
     assert code == -signal.SIGKILL and time.monotonic() - start < 50
