@@ -23,7 +23,7 @@ from kvbench.run.cell import Cell
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.memory import FREE_SHARE, halve_on_oom, reads_at_once
 from kvbench.run.plan import PrefillJob, plan
-from kvbench.run.prefill_job import ALL, prompt_of, run_prefill_job
+from kvbench.run.prefill_job import ONE_PASS, prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
 from kvbench.support.errors import out_of_memory
 from tests.models.conftest import tiny_llama
@@ -242,7 +242,7 @@ def test_a_gpu_reads_a_prompt_in_one_pass_where_that_fits(tokenizer: Any, exhaus
         model = on_gpu(tokenizer)
         begun, tokens = exhaust(), len(prompt_of(model, samples[0], SNAPKV[0]).prefill)
         whole = run_prefill_job(model, job, samples, "here")
-        assert whole.chunk == ALL and model.engine.counters.room is not None
+        assert whole.chunk == ONE_PASS and model.engine.counters.room is not None
         model.engine.counters.room = 10**5
         blocks = run_prefill_job(model, job, samples, "here")
         model.engine.counters.room = 2**30
