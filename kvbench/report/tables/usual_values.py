@@ -1,4 +1,4 @@
-"""The values that labels leave out of a swept setting: beside `faded half_life=32` `faded` has the usual half-life."""
+"""The usual value of a swept setting, which labels leave out: beside `faded half_life=32` a plain `faded` has it."""
 
 from collections.abc import Mapping
 
