@@ -7,6 +7,7 @@ from typing import Any
 
 from kvbench.records.environment import environment_id
 from kvbench.records.row import NO_SOURCE
+from kvbench.support.named import named
 from kvbench.support.plugins import OURS, parts_of
 from kvbench.support.syntax import closure, code_sha256, modules_in
 
@@ -17,7 +18,7 @@ EXECUTED = ("kvbench.cache.", "kvbench.eviction.", EXTRAS, "kvbench.models.", TA
 
 @dataclass(frozen=True)
 class Code:
-    """Hashes of the code of a cell by part: cache, eviction, engine, run, score, steps, holder, task and plugins.
+    """Hashes of the code of a cell by part: packages, decoding, score, steps, holder, task and plugins.
 
     None: a source cannot be read.
     """
@@ -44,9 +45,14 @@ def modules_of(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
 def component_sha256(modules: frozenset[str], within: str | tuple[str, ...]) -> str:
     """Return the hash of the modules of a component, with what they import of the same packages."""
     packages = {module: within if module.startswith(within) else module.partition(".")[0] + "." for module in modules}
-    return modules_sha256(
-        tuple(set[str]().union(*(closure([module], package) for module, package in packages.items())))
-    )
+    return modules_sha256(tuple(set[str]().union(*(closure([name], package) for name, package in packages.items()))))
+
+
+@cache
+def decoding_sha256s() -> Mapping[str, str]:
+    """Return the hash of each member of the group `decoding`, by which GPUs decode, and of extras that it imports."""
+    modules = {name: extra.target.rpartition(".")[0] for name, extra in named("decoding").items()}
+    return {f"decoding {name}": component_sha256(frozenset([module]), EXTRAS) for name, module in modules.items()}
 
 
 @cache

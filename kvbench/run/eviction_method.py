@@ -18,6 +18,7 @@ from kvbench.run.code import (
     TASKS,
     Code,
     component_sha256,
+    decoding_sha256s,
     modules_of,
     modules_sha256,
     package_sha256,
@@ -133,6 +134,7 @@ class EvictionMethod:
         try:
             parts = {run: modules_sha256((*procedure, "kvbench.run.evict_cell"))}
             parts |= {name: package_sha256(f"{OURS}.{name}") for name in ("cache", "eviction", "models")}
+            parts |= decoding_sha256s()
             for name, (component, within) in components.items():
                 if modules := frozenset(modules_of(component, within)):
                     others = sorted({module.rpartition(".")[2] for module in modules - {type(component).__module__}})

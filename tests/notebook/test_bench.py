@@ -21,8 +21,8 @@ from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import sides
 from kvbench.report.formats.emit import emitted
 from kvbench.report.tables.table import print_table
-from kvbench.run import cell
 from kvbench.run.code import Code
+from kvbench.run.eviction_method import EvictionMethod
 from kvbench.support.errors import UserError
 from tests.models.families import tiny
 from tests.models.tokenizers import of_bytes
@@ -183,7 +183,7 @@ def test_rows_of_other_code_and_failed_ones_have_arguments_of_python(
     again = bench.compare(**call, retry_errors=True).frame
     assert again["replaces"].notna().equals(again["error"].notna())
     code = Code({"score": "0" * 64})
-    monkeypatch.setattr(cell, "code_of_cell", lambda *parts: code)
+    monkeypatch.setattr(EvictionMethod, "code", lambda *parts: code)
     sweep = {"data": PROMPTS, "policy": "snapkv", "budget": 0.3, "model": bench.model, "results.dir": tmp_path}
     calls = (lambda **more: bench.compare(**call, **more), lambda **more: library.run(**sweep, **SETTINGS, **more))
     for run in calls:

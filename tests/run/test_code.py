@@ -14,7 +14,7 @@ from kvbench.run.code import Code
 from kvbench.support import syntax
 from kvbench.support.syntax import NoSource
 
-ROOMS = ("cache", "eviction", "models", "run")
+ROOMS = ("cache", "decoding gpu_decoding", "eviction", "models", "run")
 
 
 def cell(*words: str) -> Cell:
@@ -48,6 +48,7 @@ def test_cells_of_one_version_have_one_hash_of_each_part() -> None:
         ("kvbench/eviction/scores/obcache.py", {"score obcache_joint"}),
         ("kvbench/tasks/metrics.py", {"task ruler/niah_single_1"}),
         ("kvbench/run/evict_cell.py", {"run"}),
+        ("kvbench/extras/gpu_decoding/rooms.py", {"decoding gpu_decoding"}),
         ("kvbench/run/runner.py", set()),
         pytest.param("kvbench/eviction/allocation/layers.py", {"eviction"}, marks=pytest.mark.slow),
         pytest.param("kvbench/cache/kv_cache.py", {"cache"}, marks=pytest.mark.slow),
@@ -66,6 +67,7 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
     caches = (
         syntax._functions,
         cell_code.component_sha256,
+        cell_code.decoding_sha256s,
         cell_code.package_sha256,
         cell_code.modules_sha256,
     )

@@ -85,7 +85,7 @@ def test_a_run_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.Monkey
     lease = folder / "leases" / f"{todo.groups[0].key}-1.0"
     lease.parent.mkdir(parents=True)
     lease.touch()
-    outcome = go(folder, cells, tell=messages.append, seconds=3)  # longer than its own rows take
+    outcome = go(folder, cells, tell=messages.append, lease_seconds=3)  # longer than its own rows take
     assert outcome.rows == todo.rows_to_do and list(lease.parent.iterdir()) == []
     (text,) = messages
     assert text.startswith("waiting for 3 rows of ") and f"{lease}; " in text and "silent for 3 s" in text

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from kvbench.eviction.budget import FractionBudget
-from kvbench.run.lengths import lengths_of
 from kvbench.run.plan import Plan, PrefillGroup
 from kvbench.support.quantity import count_noun, shortened
 
@@ -31,7 +30,11 @@ def _failing(group: PrefillGroup) -> Iterator[str]:
     """
     cells = {cell.id: cell for job in group.jobs for cell in job.cells if isinstance(cell.budget, FractionBudget)}
     protecting = [cell for cell in cells.values() if cell.policy.sink or cell.policy.recent or cell.policy.window_skips]
-    if not protecting or (lengths := lengths_of(group)) is None:
+    if not protecting:
+        return
+    from kvbench.run.lengths import lengths_of
+
+    if (lengths := lengths_of(group)) is None:
         return
     for cell in protecting:
         policy = cell.policy.resolve(0, lengths.read, cell.budget, question_tokens=1)

@@ -90,10 +90,13 @@ def test_a_press_in_a_press_and_one_cell_per_budget() -> None:
     assert [cell.score.args for cell in cells] == [{"scale": 2.5}] * 2  # type: ignore[attr-defined]
     assert cells[0].score != cells[1].score and len({cell.id for cell in cells}) == 2
     assert "sha256" in cells[0].description["plugins"]["tests"]
-    assert cells[0].score_label == "kvpress press=tests.presses.Norms args.scale=2.5"
+    assert cells[0].eviction.score_label == "kvpress press=tests.presses.Norms args.scale=2.5"
     words = "policy=plain score=kvpress score.press=tests.presses.Within score.args.press=tests.presses.Norms"
     (tree,) = combinations(parse(words.split()))  # an argument that the press cannot do without
-    assert CellBuilder().cell(tree).score_label == "kvpress press=tests.presses.Within args.press=tests.presses.Norms"
+    assert (
+        CellBuilder().cell(tree).eviction.score_label
+        == "kvpress press=tests.presses.Within args.press=tests.presses.Norms"
+    )
     within = own("Within", "cache", press={"press": "tests.presses.Norms", "args": {"scale": 3}})
     (layer, *_) = read(tiny("llama"))
     assert torch.allclose(within(layer, None, "sum"), -3 * KeyNorm()(layer, None, "sum"))
