@@ -87,6 +87,8 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
     own = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)
     if not policy.layers.compares_layers and type(policy.heads).chooses not in own:
         return False
+    if _averages(evictor) and evictor.accumulates and type(score).refine is not Score.refine:
+        return False  # sums of heads that soon hold different pairs: a mean of sums is no sum of means
     if _averages(evictor) and not isinstance(evictor.capacity, int):  # a mean over heads of one length
         return all(len(set(heads)) == 1 for heads in evictor.capacity.values())
     return every == 1 or not score.inputs.window or (is_row_sum(score) and score.over_rows(policy.reduce) is not None)
