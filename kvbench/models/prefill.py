@@ -290,17 +290,17 @@ def read_hidden(score: Score, layer: LayerCache, call: AttentionCall | None) -> 
 
     Raises UserError for an attention that is not called with their hidden states, and for numbers of another shape.
     """
-    new = layer.lengths[0]
-    if call is None or call.module.layer_idx != layer.index or call.hidden.shape[1] != new:
-        raise UserError(
-            f"score {score.name}: the attention of layer {layer.index} of this model gives no access to its input; "
-            "choose another score"
-        )
     with blaming("score", score):
+        new = layer.lengths[0]
+        if call is None or call.module.layer_idx != layer.index or call.hidden.shape[1] != new:
+            raise UserError(
+                f"score {score.name}: the attention of layer {layer.index} of this model gives no access to its input; "
+                "choose another score"
+            )
         rows = score.read_call(layer, call).float()
-    most = layer.cache_heads if score.inputs.hidden_states == "token" else layer.query_heads
-    allowed = dict.fromkeys(str([heads, new]) for heads in (most, layer.cache_heads))
-    if str(list(rows.shape)) not in allowed:
-        expected = " or ".join(allowed)
-        raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
-    return rows
+        most = layer.cache_heads if score.inputs.hidden_states == "token" else layer.query_heads
+        allowed = dict.fromkeys(str([heads, new]) for heads in (most, layer.cache_heads))
+        if str(list(rows.shape)) not in allowed:
+            expected = " or ".join(allowed)
+            raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
+        return rows

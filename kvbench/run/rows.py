@@ -79,7 +79,7 @@ class RowError(NamedTuple):
     @classmethod
     def of(cls, error: Exception) -> "RowError":
         """Return the failure that an exception of a cell is."""
-        is_written = isinstance(error, ValueError) and not isinstance(error, Fault)
+        is_written = isinstance(error, ValueError) and not (isinstance(error, Fault) and error.__cause__)
         return cls(str(error)) if is_written else cls.traced(error)
 
     @classmethod

@@ -75,7 +75,7 @@ def of_machine(error: Exception) -> bool:
 
 class Fault(UserError):
     """An exception of a part that others may write, such as a score. spoils: whether it wrote into what the model has
-    read: torch refuses that once it is done.
+    read: torch refuses that once it is done. Its cause is None if the part wrote the message for the user.
     """
 
     def __init__(self, message: str, part: Any) -> None:
@@ -85,16 +85,18 @@ class Fault(UserError):
 
 @contextmanager
 def blaming(kind: str, part: Any, none: str = "") -> Iterator[None]:
-    """Raise Fault, which names the part and the line of its code, for an exception of the block that is neither for the
-    user nor of the machine.
+    """Raise Fault for an exception of the block that is not of the machine. The message of a UserError stays as it is;
+    others get the part and the line of its code.
 
     none: what to do about None, where the exception is about it.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, UserError | OverLimit | StopRequested) or of_machine(error):
+        if isinstance(error, Fault | OverLimit | StopRequested) or of_machine(error):
             raise
+        if isinstance(error, UserError):
+            raise Fault(str(error), part) from None
         text = f"{type(error).__name__}: {' '.join(str(error).split())}{none if 'NoneType' in str(error) else ''}"
         raise Fault(f"{named_part(kind, part, error)}: {text}", part) from error
 

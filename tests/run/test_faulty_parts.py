@@ -29,6 +29,7 @@ from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.rows import JobResult
+from kvbench.support.errors import UserError
 from tests.questions import Questions, answered
 
 TASK = Questions()
@@ -73,6 +74,13 @@ class ReadsHidden(Mine):
 
     def read_hidden(self, layer: LayerCache, hidden: Tensor) -> Any:
         return hidden.no_such_name  # type: ignore[attr-defined]
+
+
+class RefusesHidden(ReadsHidden):
+    """It has no gates for this model."""
+
+    def read_hidden(self, layer: LayerCache, hidden: Tensor) -> Any:
+        raise UserError("gates of another size")
 
 
 def gradient(*_: Any, **__: Any) -> Any:
@@ -181,6 +189,13 @@ def test_a_faulty_score_fails_alone_and_is_named(
     assert ("; traceback in errors/" in rest) == bool(line) == bool(result.traces)
     others = [row for row in result.rows if row.score != "mine"]
     assert outcomes(others) == outcomes(expected.rows) and all(row.error is None for row in others)
+
+
+def test_a_score_that_refuses_what_it_reads_fails_alone_in_its_own_words(load: Callable[..., LoadedModel]) -> None:
+    full, *faulty = cells_of(RefusesHidden())
+    rows = made(load(), [full, *faulty]).rows
+    assert {row.error for row in rows} == {None, "gates of another size"}
+    assert {row.policy for row in rows if row.error is None} == {"full"}
 
 
 @dataclass(frozen=True)
