@@ -9,8 +9,10 @@ import contextlib
 import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -34,8 +36,11 @@ def cells() -> list[dict[str, Any]]:
 
 
 def run() -> Iterator[tuple[str, str, Any]]:
-    """Run the cells in one namespace; yield the id of each cell of code, what it printed and the value it shows."""
-    shared: dict[str, Any] = {"__name__": "__main__"}
+    """Run the cells in one namespace, a module without a file as in a notebook; yield the id of each cell of code, what
+    it printed and the value it shows.
+    """
+    module = sys.modules["notebook_cells"] = ModuleType("notebook_cells")
+    shared = vars(module)
     for cell in cells():
         if cell["cell_type"] == "code":
             printed = io.StringIO()

@@ -17,10 +17,10 @@ SHORT = "budget=0.3 task.samples=1 task.context_length=256 task.max_new_tokens=2
 RUNS = {
     "policies": f"policy=full,snapkv,h2o_obcache,tova,ada_snapkv,cake,lava,pyramidkv,kvzip,streaming_llm {SHORT}",
     "scores": f"policy=snapkv score=obcache_joint,exact_removal,caote,expected_attention,key_diff {SHORT}",
-    "stores": f"policy=ada_snapkv store=flat,shared,int4,kivi2 {SHORT}",
+    "stores": f"policy=ada_snapkv store=flat,int4,kivi2 {SHORT}",
     "decode_every": f"policy=snapkv,ada_snapkv schedule.decode_every=1 {SHORT}",
     "prefill_block": f"policy=snapkv,ada_snapkv,ada_pyramidkv,lava,cake schedule.prefill_block=64 {SHORT}",
-    "whole layers by block": f"policy=simlayerkv schedule.prefill_block=64 {SHORT}",
+    "whole layers by block": f"policy=simlayerkv policy.sink=2 policy.recent=16 schedule.prefill_block=64 {SHORT}",
     "context": f"policy=snapkv schedule.evict_after=context {SHORT}",
     "timed": "task=efficiency policy=full,snapkv budget=0.3 task.context_length=128 task.new_tokens=3 task.repeats=1",
 }

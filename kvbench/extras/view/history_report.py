@@ -33,7 +33,8 @@ def main(flags: argparse.Namespace) -> int:
     warn = warner(flags.partial)
     newest = write_history(flags.words, flags.out, warn, flags.json, flags.junit, flags.anchor)
     if newest.status in (FAILED, INCONCLUSIVE):
-        reasons = [*(newest.findings or ()), *(f"{INCONCLUSIVE}: {text}" for text in newest.open)]
+        beside = f"{INCONCLUSIVE}: " if newest.status == FAILED else ""
+        reasons = [*(newest.findings or ()), *(f"{beside}{text}" for text in newest.open)]
         tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
     tell_written(flags.out)
     return ExitCode.GATE if newest.status == FAILED and not flags.no_fail else ExitCode.OK
