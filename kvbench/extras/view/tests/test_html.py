@@ -499,7 +499,7 @@ def test_a_run_of_few_prompts_cannot_tell_and_does_not_fail(tmp_path, cell, caps
     sources = [run_of(tmp_path / f"run{i}", cell, [1.0] * 4) for i in range(2)]
     page, junit = tmp_path / "history.html", tmp_path / "history.xml"
     assert main(["report", "history", *sources, "--out", str(page), "--junit", str(junit)]) == 0
-    assert "run 2 (run101234): inconclusive: inconclusive: " in capsys.readouterr().err
+    assert "run 2 (run101234): inconclusive: " in capsys.readouterr().err
     html = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.S)
     assert (
         "run 2 (run101234): inconclusive, against run 1" in html and '<strong class="bad">inconclusive</strong>' in html
