@@ -21,7 +21,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.shapes cache.kernels.column_sums \
 	cache.kernels.ragged_decode eviction.allocation eviction.evict eviction.incremental eviction.pooling eviction.ranking \
 	eviction.scores extras.conformance.properties extras.flash.segments extras.gpu_decoding.flat_batch extras.gpu_decoding.flat_layer \
-	extras.gpu_decoding.graph_batch extras.gpu_decoding.rooms extras.probes.losses extras.probes.oracle_recall extras.probes.query \
+	extras.gpu_decoding.graph_batch extras.gpu_decoding.rooms extras.positions extras.probes.losses extras.probes.oracle_recall extras.probes.query \
 	extras.probes.scene extras.probes.table extras.stores.channels extras.stores.floats extras.stores.packed extras.stores.quantized \
 	extras.stores.quantized_batch models)
 TESTS_OF_ARRAYS := tests/test_conftest.py::test_array_annotations_are_checked_where_they_are_asked_for \
@@ -36,8 +36,8 @@ TESTS_OF_ARRAYS := tests/test_conftest.py::test_array_annotations_are_checked_wh
 	$(addprefix tests/models/test_evicting_batch.py::test_,cuts_while_decoding_are_those_of_the_oracle \
 		without_a_cut_all_is_as_in_transformers evictions_are_the_passes_after_which_pairs_are_lost \
 		memory_is_what_is_held_at_most a_cell_that_cannot_be_cut_fails_alone) \
-	$(addprefix tests/models/test_,families.py key_re_rotation.py linear_layers.py next_token.py rope.py rotation.py) \
-	kvbench/extras/gpu_decoding/tests/test_stacks.py \
+	$(addprefix tests/models/test_,families.py linear_layers.py next_token.py rope.py rotation.py) \
+	kvbench/extras/gpu_decoding/tests/test_stacks.py kvbench/extras/positions/tests/test_renumbered.py \
 	kvbench/extras/conformance/tests/test_properties.py
 FEW_OF_ARRAYS := not (test_properties or keep_all_has_the_logits or without_a_cut) or one_cut and ada_snapkv \
 	or snapkv-obcache_joint or gemma3 or gpt_oss or qwen3_next

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,11 +24,15 @@ def test_array_annotations_are_checked_where_they_are_asked_for(pytestconfig: py
         Pool("max", 3)(one_axis_too_few)
 
 
-def test_modules_whose_annotations_are_checked_can_be_found() -> None:
+def test_what_checks_annotations_can_be_found() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
     rooms = re.search(r"ROOMS_OF_ARRAYS := \$\(addprefix kvbench\.,(.*?)\)", makefile)[1].split()  # type: ignore[index]
     assert len(rooms) > 10
     assert [room for room in rooms if find_spec(f"kvbench.{room}") is None] == []
+    asked = ["make", "--dry-run", "--no-print-directory", "test-annotations", "VENV=/nowhere"]
+    named = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    tests = {ROOT / word.partition("::")[0] for word in named if re.match(r"(tests|kvbench)/", word)}
+    assert len(tests) > 30 and [test for test in tests if not test.exists()] == []
 
 
 PARITY = """
