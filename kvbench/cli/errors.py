@@ -31,9 +31,7 @@ def guarded(command: Callable[[], int]) -> int:
     except InternalError as error:
         message, code = str(error), ExitCode.UNEXPECTED
     except StopRequested as stopped:
-        message = (
-            f"stopped by {stopped} after a complete sample; run the same command to continue and to print the table"
-        )
+        message = f"stopped by {stopped}; rows that are made are kept: run the same command to continue"
         code = ExitCode.TEMPORARY
     except KeyboardInterrupt:
         message, code = "interrupted; run the same command to continue", ExitCode.INTERRUPTED

@@ -14,6 +14,7 @@ from kvbench.run.shard import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member, named
 from kvbench.support.quantity import count_noun
+from kvbench.support.shared_gpus import has_launcher
 from kvbench.tasks.task import Task
 from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.planned import Sweep, plan_sweep
@@ -45,14 +46,17 @@ class PartOfSweep:
 
 def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
     """Run what is missing of a sweep, print its table and mirror its rows. Exit code 4 if some samples have failed.
-    Raises StopRequested for a signal, also after the last row, which a part of a sweep leaves to its scheduler.
+
+    Raises StopRequested for a signal before the table is printed. A part of a sweep leaves a signal after its last row
+    to its scheduler.
     """
     flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
     command = ("kvbench", "run", *sweep.arguments, *(flag for flag, is_set in flags.items() if is_set))
     logger = logger or NoLogger()
     part = partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale, logger=logger)
-    for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
-        tell(f"warning: {text}")
+    if sweep.part is None and not has_launcher():  # one process warns for all
+        for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
+            tell(f"warning: {text}")
     with handling(() if sweep.part else sweep.launcher.signals, stop_at_once):
         code, ended = make(sweep, command, part, SCREEN)
         if not ended:

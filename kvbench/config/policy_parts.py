@@ -62,7 +62,7 @@ def policy_from(target: type[Policy], settings: Mapping[str, Any]) -> Policy:
             own[part] = _of_kind(part, each, own[part])
     steps += [own.pop(part) for part in kinds() if part in own]
     policy = validated(target, "policy", own)
-    return replace(policy, steps=(*policy.steps, *(step for step in steps if not step.idle)))
+    return replace(policy, steps=(*policy.steps, *steps))
 
 
 def _of_kind(part: str, kinds: Sequence[Any], value: Any) -> Any:

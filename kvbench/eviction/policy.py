@@ -147,7 +147,8 @@ class Policy:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins, steps
 
     def __post_init__(self) -> None:
-        ordered = sorted(self.steps, key=lambda step: (step.order, type(step).__name__))
+        steps = (step for step in self.steps if not step.idle)
+        ordered = sorted(steps, key=lambda step: (step.order, type(step).__name__))
         object.__setattr__(self, "steps", tuple(ordered))
         self._check_choices()
         self._check_token_counts()

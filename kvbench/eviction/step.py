@@ -69,7 +69,8 @@ class Step:
 
     order: what it changes: RANKINGS, UNITS or PAIRS. after: the field of a policy that its settings follow in labels.
     reads_rows: whether `change` reads observed queries. always: whether `change` is asked where nothing was evicted
-    too. renumbers: whether it gives kept pairs positions of its own.
+    too. renumbers: whether it gives kept pairs positions of its own, and changes nothing else; the caches that it makes
+    have a `re_rotation` then.
     """
 
     order: ClassVar[int] = PAIRS
@@ -137,7 +138,9 @@ class Step:
         return cache
 
     def evicting(self, kind: Any, engine: Any) -> Any:
-        """Return the kind of caches that evict as they grow (`kvbench.models.decode.evicting_cache`)."""
+        """Return the kind of caches that evict as they grow (`kvbench.models.decode.evicting_cache`): one step of a
+        policy at most has its own.
+        """
         return kind
 
     def holder(self, holder: Any) -> Any:

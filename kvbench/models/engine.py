@@ -133,8 +133,8 @@ class Engine:
     batch_invariance: rows of a pass over a batch; None: determined when the first batch is read. max_length: length of
     the longest sequence. attend: attention of the prefill. kernels: implementation of sums over window rows and of
     attention to kept prefixes. decoding: how batches are held and their steps launched. rope: set if the frequencies
-    depend on the length; prompts are then read in one pass. determined: what steps determined of the model, by their
-    own names.
+    depend on the length; prompts are then read in one pass. determined: what steps found out about the model, by
+    names of their choice.
     """
 
     model: Any

@@ -85,8 +85,8 @@ class Fault(UserError):
 
 @contextmanager
 def blaming(kind: str, part: Any, none: str = "") -> Iterator[None]:
-    """Raise Fault for an exception of the block that is not of the machine. The message of a UserError stays as it is;
-    others get the part and the line of its code.
+    """Raise Fault for an exception of the block, unless it is of the machine, a limit or a stop. The message of a
+    UserError stays as it is; others get the part and the line of its code.
 
     none: what to do about None, where the exception is about it.
     """
@@ -120,7 +120,7 @@ def named_part(kind: str, part: Any, error: Exception | None = None) -> str:
 
 
 class StopRequested(Exception):
-    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
+    """A run was stopped by the signal that this names, between two prefill jobs or before its table."""
 
 
 class NothingSelected(Exception):

@@ -1,9 +1,14 @@
-"""How many processes of this machine share each of their GPUs, as the launcher that starts them says."""
+"""Processes that a launcher started on this machine: whether this is one, and how many share each GPU."""
 
 import os
 from collections.abc import Mapping
 
 PROCESSES = "KVBENCH_PROCESSES_OF_GPU"
+
+
+def has_launcher() -> bool:
+    """Return whether another process of kvbench started this one for a part of its work."""
+    return PROCESSES in os.environ
 
 
 def processes_of_gpu(variables: Mapping[str, str] = os.environ) -> int:

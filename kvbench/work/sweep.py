@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -175,7 +176,8 @@ def _describe(
 def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
 
-    Earlier handlers are called after the block: submitit's requeues a job at its time limit.
+    Earlier handlers are called after the block: submitit's requeues a job at its time limit. An error of the block is
+    told rather than the stop.
     """
     arrived: list[str] = []
 
@@ -189,7 +191,8 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
             yield lambda: arrived[0] if arrived else None
         finally:
             for name in arrived:
-                if callable(handler := earlier_handlers[signal.Signals[name]]):
+                handler = earlier_handlers[signal.Signals[name]]
+                if callable(handler) and not (handler is stop_at_once and sys.exc_info()[0]):
                     handler(signal.Signals[name], None)
 
 

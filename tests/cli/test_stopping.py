@@ -12,7 +12,9 @@ import pytest
 from kvbench.cli import sweep
 from kvbench.records import read_rows
 from kvbench.run.launch.launcher import SIGNALS
-from kvbench.work.sweep import stopping
+from kvbench.run.launch.local import handling
+from kvbench.support.errors import UserError
+from kvbench.work.sweep import stop_at_once, stopping
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 
 Fork = Callable[..., Forked]
@@ -80,10 +82,16 @@ def test_a_signal_between_the_last_row_and_the_table_ends_as_a_stopped_run_does(
         stopped = fork(*command)
         out, errors = stopped.communicate()
     assert stopped.returncode == 75 and not out, errors
-    assert errors.endswith("run the same command to continue and to print the table\n")
+    assert errors.endswith("run the same command to continue\n")
     assert len(read_rows(tmp_path / "out")) == 6
     printed = kvbench(*command)
     assert printed.code == 0 and "all 6 rows are in out" in printed.err and "snapkv" in printed.out
+
+
+def test_an_error_after_a_signal_is_told() -> None:
+    with pytest.raises(UserError, match="disk is gone"), handling(["SIGTERM"], stop_at_once), stopping(["SIGTERM"]):
+        signal.raise_signal(signal.SIGTERM)
+        raise UserError("disk is gone")
 
 
 @pytest.mark.parametrize("name", SIGNALS)

@@ -53,7 +53,7 @@ class Decoding:
 
 
 def decoding_of(engine: Any, cuda_graph: str = "auto") -> Decoding:
-    """Return how an engine decodes: as the first extra does it that suits its kernels and devices, or by default.
+    """Return how an engine decodes: by the first member of `decoding` that takes the engine, else in plain PyTorch.
 
     engine: a `kvbench.models.engine.Engine`. cuda_graph: as of `model.cuda_graph`.
     """

@@ -51,7 +51,7 @@ class LocalProcesses(Launcher):
         children = [
             subprocess.Popen(
                 python("-m", *work.command),
-                env={**os.environ, **(_of_gpus(gpus[start : start + gpus_each], starts.count(start)) if gpus else {})},
+                env={**os.environ, **_of_gpus(gpus[start : start + gpus_each], starts.count(start))},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
@@ -89,8 +89,8 @@ def devices(variables: Mapping[str, str]) -> Sequence[str]:
 
 
 def _of_gpus(gpus: Sequence[str], sharing: int) -> dict[str, str]:
-    """Return the variables of a process of so many that share these GPUs."""
-    return {VISIBLE: ",".join(gpus), PROCESSES: str(sharing)}
+    """Return the variables of a process of so many that share these GPUs, if there are any."""
+    return {VISIBLE: ",".join(gpus), PROCESSES: str(sharing)} if gpus else {PROCESSES: "1"}
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -127,8 +127,8 @@ def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> 
 
 @contextmanager
 def handling(names: Sequence[str], handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """While the block runs, these signals go to `handler`; yields the earlier handlers, which the signals have again
-    after it. Outside of the main thread, where Python takes no signals, nothing happens.
+    """While the block runs, these signals go to `handler`; yields the earlier handlers, and restores them afterwards.
+    Outside of the main thread, where Python takes no signals, nothing happens.
     """
     earlier: dict[int, Any] = {}
     try:

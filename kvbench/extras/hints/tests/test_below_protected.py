@@ -10,6 +10,7 @@ from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.extras.hints.below_protected import below_protected
 from kvbench.run.plan import plan
+from kvbench.support.shared_gpus import PROCESSES
 from tests.cli.conftest import Command, rows_of
 
 WARNING = (
@@ -31,6 +32,13 @@ def test_a_plan_and_a_run_name_the_cells_of_which_each_row_fails(kvbench: Comman
     failed = {(row.policy, row.budget) for row in rows_of(Path("out")) if row.error is not None}
     assert failed == {("snapkv", "0.01")}
     assert "will fail" not in kvbench("run", *words).err
+
+
+def test_a_process_of_a_launcher_leaves_warnings_to_it(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PROCESSES, "1")
+    assert "will fail" not in kvbench("run", *tiny, "policy=snapkv", "budget=0.01", "task=ruler/fwe").err
 
 
 def test_texts_of_their_own_lengths_are_counted(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_pages_stay_or_go_as_a_whole_within_the_budget(policy: Policy, parts: An
     """Protected tokens keep the pages they touch; pairs, and what an engine allocates for them, fit the budget."""
     policy = replace(policy, heads=parts[0], layers=parts[1])
     decision = decided(policy, tokens, pairs)
-    kept, page = masks(decision), next(step.page for step in policy.steps if isinstance(step, Pages))
+    kept, page = masks(decision), next((step.page for step in policy.steps if isinstance(step, Pages)), 1)
     for start in range(0, tokens, page):
         part = kept[..., start : start + page]
         assert (part.all(dim=-1) == part.any(dim=-1)).all()

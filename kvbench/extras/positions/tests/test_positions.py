@@ -1,5 +1,6 @@
 """The setting: what a cell is named by, and what its label and its claims say."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,12 @@ def test_every_cell_is_named_by_the_setting() -> None:
     assert renumbered.eviction.policy_label == "streaming_llm sink=2 positions=cache budget_span=context"
     named = {each: each.description["policy"].pop("positions") for each in (plain, renumbered)}
     assert named == {plain: "original", renumbered: "cache"} and plain.description == renumbered.description
+
+
+def test_a_step_that_is_idle_is_none() -> None:
+    plain = cell("policy=streaming_llm budget=64 task=ruler/fwe").policy
+    assert replace(plain, steps=(Positions(),)) == plain and not replace(plain, steps=(Positions(),)).renumbers
+    assert replace(plain, steps=(Positions("cache"),)).renumbers
 
 
 def test_finch_renumbers_and_streaming_llm_does_not() -> None:
