@@ -106,7 +106,8 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if shown(page)])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
+    for committed in ("reference", "smollm2"):
+        shutil.copytree(ROOT / "results" / committed, tmp_path / "results" / committed)
     for block in blocks_of(ROOT / page):
         if block.language == "python" and block.title.endswith(".py"):
             (tmp_path / block.title).write_text(block.text, "utf-8")
