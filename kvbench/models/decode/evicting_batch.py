@@ -181,17 +181,17 @@ class EvictingBatch(DecodeBatch):
         for (group, layer), slots in self._slots.items():
             if slots.broken is not None:
                 scored += [(self._groups[group][place], layer) for place, _ in slots.layout.owners]
-                flags, slots.broken = [*flags, ~slots.broken], None
+                flags.append(~slots.broken)
+                slots.broken = None
         for cell, cache in self._open(self._alone):
-            for layer in list(cache.finite):
-                parts = cache.finite.pop(layer)
-                scored, flags = [*scored, *[(cell, layer)] * len(parts)], [*flags, *(part[None] for part in parts)]
-        device = flags[0].device if flags else None  # layers may lie on several GPUs
-        finite = torch.cat([part.to(device, non_blocking=True) for part in flags]).tolist() if flags else []
-        for (cell, layer), is_finite in zip(scored, finite, strict=True):
-            if not is_finite:
-                score = self.caches[cell].evictor.score.name
-                self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
+            scored += [(cell, layer) for layer, parts in cache.finite.items() for _ in parts]
+            flags += [part[None] for parts in cache.finite.values() for part in parts]
+            cache.finite.clear()
+        moved = [part.to(flags[0].device, non_blocking=True) for part in flags]  # layers may lie on several GPUs
+        finite = torch.cat(moved).tolist() if moved else []
+        for cell, layer in (place for place, is_finite in zip(scored, finite, strict=True) if not is_finite):
+            score = self.caches[cell].evictor.score.name
+            self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
 
     def _fail(self, cell: int, reason: str) -> None:
         if cell not in self._closed:
