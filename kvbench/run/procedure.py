@@ -60,9 +60,7 @@ class Backend(Protocol):
     """Where the answers of a model come from; a `ModelSpec` names its own."""
 
     def prepare(self, spec: ModelSpec) -> Any:
-        """Return all of a model but its weights; `tokenizer` is its tokenizer. Raises UserError or MissingFile if it
-        cannot be used.
-        """
+        """Return all of a model but its weights, its `tokenizer` too. Raises UserError or MissingFile."""
         ...
 
     def check(self, prepared: Any, group: PrefillGroup) -> None:

@@ -46,6 +46,16 @@ def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:
     assert token_texts(Words(), ()) == ()
 
 
+def test_a_text_that_was_counted_is_not_tokenised_to_be_counted_again(tokenizer: Any) -> None:
+    counted, other = Counted(tokenizer), Counted(of_bytes())
+    texts = ["The sky is blue.", "The sky is green."]
+    for turn in range(2):
+        tokens = TokensOf(counted, template=turn)
+        assert [tokens(text) for text in texts] == [len(tokenizer(text).input_ids) for text in texts]
+    assert counted.encoded == texts
+    assert TokensOf(other)(texts[0]) == len(texts[0]) and other.encoded == texts[:1]  # of another tokenizer
+
+
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     tokenizer.chat_template = TURNS
     task_sample = sample("Hi", ".", " So")

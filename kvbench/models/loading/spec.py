@@ -272,9 +272,7 @@ def _template(folder: Path) -> str:
 
 @lru_cache
 def quantization(spec: ModelSpec) -> str | None:
-    """Return how a checkpoint stores the weights, if quantised: `Q4_1`, `fp8`, `nf4`, `mxfp4`; None for plain
-    numbers.
-    """
+    """Return how quantised weights are stored: `Q4_1`, `fp8`, `nf4`, `mxfp4`; None for plain numbers."""
     if spec.shape is not None:
         return None
     folder = spec.folder()
@@ -300,9 +298,7 @@ def quantization_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file of a model; empty if there is none or it is broken, which is reported by the
-    loader.
-    """
+    """Return the object in a file of a model; empty if there is none or it is broken: the loader says so."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

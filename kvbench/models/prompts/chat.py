@@ -228,8 +228,6 @@ def split(tokenizer: Any, system: str | None, context: str, question: str, befor
 
 
 def wrap(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
-    """Return a turn in two parts as kvpress makes them: the template around the context, then the question and its
-    end.
-    """
+    """Return a turn in two parts as kvpress has them: the template around the context, then the question."""
     head, _, tail = render(tokenizer, system, context + CONTENT, before).partition(CONTENT)
     return head, question + tail
