@@ -56,6 +56,13 @@ def test_a_text_that_was_counted_is_not_tokenised_to_be_counted_again(tokenizer:
     assert TokensOf(other)(texts[0]) == len(texts[0]) and other.encoded == texts[:1]  # of another tokenizer
 
 
+def test_a_context_is_tokenised_once_for_all_its_questions(tokenizer: Any) -> None:
+    counted, context = Counted(tokenizer), "The sky is blue." * 9
+    built = [build(counted, sample(context, question), ALL, 999, evict_after="context") for question in ("a?", "b?")]
+    assert counted.encoded.count(context) == 1 and built[0].prefill == built[1].prefill
+    assert [decoded(tokenizer, prompt)[1] for prompt in built] == ["a?", "b?"]
+
+
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     tokenizer.chat_template = TURNS
     task_sample = sample("Hi", ".", " So")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import pairwise, takewhile
 from typing import Any, TypeVar
@@ -70,6 +70,7 @@ def _counts(tokenizer: Any) -> dict[bytes, int]:
     return {}
 
 
+@lru_cache(16)  # all questions about a context begin with it
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Return tokens of a text without special ones, also from tokenizers that always begin with the first one."""
     if not text:
