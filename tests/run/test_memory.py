@@ -206,7 +206,7 @@ def test_parts_that_do_not_fit_together_take_one_room() -> None:
         for _ in range(3):
             for part in split_to_fit(range(14), lambda cell: 9, 100, 12):
                 user = User()
-                room = rooms.take(user, like, 2, 8 * len(part), (2000 * len(part), 500, 32))
+                room = rooms.take(user, like, 2, (8,) * len(part), (2000 * len(part), 500, 32))
                 assert room is not None
                 seen.append(bool(room.captured))
                 room.captured["step"] = True

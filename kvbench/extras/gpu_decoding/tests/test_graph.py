@@ -131,6 +131,25 @@ def test_prompts_of_a_size_share_one_captured_step() -> None:
     assert [launched[number] - launched[1] for number in (2, 3, 4)] == [-2, -7, 11], "each later token is one replay"
 
 
+def test_batches_of_as_many_segments_but_other_cells_share_no_step() -> None:
+    """Four cells of two KV heads, then two cells of four query heads, that keep as many pairs."""
+    of_cells = {4: replace(STREAMING, name="by KV head"), 2: replace(STREAMING, layout="query_heads")}
+    answered = []
+    with PretendedGpu():
+        for rooms in (Rooms(), None):
+            engine = small_engine(1, kv_heads=2, kernels="triton", cuda_graph="never" if rooms is None else "auto")
+            engine.model.float()
+            engine.decoding = replace(engine.decoding, rooms=rooms)
+            prefilled = engine.prefill(torch.arange(12) % TOKENS)
+            for cells, policy in of_cells.items():
+                decision = Eviction(policy, Recency(), TokenBudget(6)).decide(prefilled.cache)
+                kept = [CutCache(prefilled.cache, decision.kept, decision.lengths)] * cells
+                batch = engine.batch(kept, 3)
+                answered.append([each.ids for each in engine.generate(prefilled, batch, ())])
+                del batch
+    assert answered[:2] == answered[2:]
+
+
 def test_drawn_answers_of_a_shared_step_are_those_of_single_steps() -> None:
     """Prompts that share a step are answered as one by one; each draws with its own numbers."""
     with PretendedGpu() as gpu:
