@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,7 +30,8 @@ def gpu_decoding(engine: Engine, cuda_graph: str) -> "GpuDecoding | None":
         return None
     uncaptured = why_uncaptured(engine, cuda_graph)
     rooms = Rooms() if uncaptured is None and engine.kernels in packages() else None
-    return GpuDecoding(engine.model, engine.kernels, uncaptured, rooms)
+    stream = torch.cuda.Stream(engine.device) if uncaptured is None else None
+    return GpuDecoding(engine.model, engine.kernels, uncaptured, rooms, stream)
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,15 @@ class GpuDecoding(Decoding):
     """Decoding by kernels over a flat store, or in plain PyTorch, whose steps a graph replays where that is possible.
 
     uncaptured: why no graph can have the steps of the model; None: one can. rooms: memory of batches that share a
-    captured step; None: each batch has its own.
+    captured step; None: each batch has its own. stream: on which all steps are captured; of each stream that multiplies
+    matrices, cuBLAS keeps 32 MiB for good.
     """
 
     model: Any
     kernels: Kernels
     uncaptured: str | None
     rooms: Rooms | None = None
+    stream: Any = None
 
     @property
     def bytes_held(self) -> int:
@@ -74,7 +78,7 @@ class GpuDecoding(Decoding):
         at_least: int,
         choose: Sampler,
     ) -> Iterator[list[Chosen]]:
-        return graph.blocks(self.model, batch, logits, steps, stop, at_least, choose)
+        return graph.blocks(self.model, batch, logits, steps, stop, at_least, choose, self.stream)
 
 
 def why_uncaptured(engine: Engine, cuda_graph: str) -> str | None:

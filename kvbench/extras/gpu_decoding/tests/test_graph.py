@@ -14,6 +14,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
+from kvbench.extras.gpu_decoding.decoding import GpuDecoding
 from kvbench.extras.gpu_decoding.graph import READ_EVERY
 from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
@@ -87,6 +88,16 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
         with gpu.section("answer"):
             engine.generate(prefilled, batch, stop=())
     assert gpu.waited("answer") == 4
+
+
+def test_all_steps_are_captured_on_the_stream_of_the_engine() -> None:
+    """For each other stream cuBLAS would keep a workspace."""
+    with PretendedGpu() as gpu:
+        engine = small_engine(1, max_batch=2, kernels="torch")
+        for _ in range(2):
+            engine.decoding = engine.decoding.fresh()
+            answers(engine, (), 0, None)
+        assert isinstance(engine.decoding, GpuDecoding) and gpu.captured_on == [engine.decoding.stream] * 2
 
 
 def drawn(prompt: int, steps: int) -> Sampled:
