@@ -1,6 +1,6 @@
 """Which engines decode by this extra, and when a CUDA graph replays the steps of an answer."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import Kernels, packages
+from kvbench.cache.kernels.choice import Kernels, kernel_module, packages
 from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.extras.gpu_decoding import graph
 from kvbench.extras.gpu_decoding.flat_batch import FlatBatch
@@ -17,6 +17,8 @@ from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.decoding import Decoding
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler
 from kvbench.models.engine import Engine
 
@@ -63,6 +65,11 @@ class GpuDecoding(Decoding):
         if self.kernels == "torch":
             return GraphBatch(caches, cells, max_new_tokens)
         return FlatBatch(caches, cells, max_new_tokens, self.kernels, self.rooms)
+
+    def evicting_batch(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> EvictingBatch:
+        if self.kernels not in packages():
+            return super().evicting_batch(caches, cells, max_new_tokens)
+        return kernel_module("slots_batch", self.kernels).SlotsBatch(caches, cells, max_new_tokens)
 
     def launched(self, batch: DecodeBatch, steps: int) -> str | None:
         least = 2 if isinstance(batch, GraphBatch) and batch.room is not None else LEAST_STEPS
