@@ -99,13 +99,11 @@ class Hour:
             with (folder / "first_hour.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    def run(
-        self, *command: str, figures: str | None = None, shows: bool = False, **environment: str
-    ) -> tuple[int, str]:
-        """The exit code and the output of a python command, whose lines of JSON are figures of the part `figures`.
+    def run(self, *command: str, figures: str | None = None, **environment: str) -> tuple[int, str]:
+        """The exit code and the output of a python command. figures: the part whose figures its lines of JSON are; its
+        other lines are printed as they come.
 
-        shows: print its lines as they come. When the part's time is over the command is stopped, with all that it
-        started, and later ones are not started.
+        When the part's time is over the command is stopped, with all that it started, and later ones are not started.
         """
         if time.monotonic() >= self.ends:
             return -signal.SIGKILL, "not started: the time of this part is over\n"
@@ -120,10 +118,10 @@ class Hour:
         timer.start()
         for line in process.stdout:
             lines.append(line)
-            if shows:
-                print(line, end="", flush=True)
             if figures is not None and line.startswith("{"):
                 self.figure(figures, **json.loads(line))
+            elif figures is not None:
+                print(line, end="", flush=True)
         timer.cancel()
         return process.wait(), "".join(lines)
 
@@ -149,7 +147,7 @@ def kernels(hour: Hour) -> bool:
     """`make gpu-check`."""
     code, text = hour.run(
         "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else []),
-        shows=True, TRITON_PRINT_AUTOTUNING="1",
+        figures="kernels", TRITON_PRINT_AUTOTUNING="1",
     )  # fmt: skip
     results = hour.out / ("interpreter" if hour.small else folder_name(hour.device)) / "gpu_check.jsonl"
     if code and not results.exists():
