@@ -131,8 +131,8 @@ compile-kernels: $(VENV)/.installed-dev  ## compile every Triton kernel for A100
 gpu-check:  ## check and time every kernel on this GPU: needs torch, triton, transformers, numpy, no installation
 	@$(or $(PYTHON),python3) -m benchmarks.gpu_check $(if $(OUT),--out '$(OUT)')
 
-gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of nine minutes: OUT=folder PARTS="kernels sweep"
-	@$(or $(PYTHON),python3) -m benchmarks.first_hour $(PARTS) $(if $(OUT),--out '$(OUT)')
+gpu-first-hour:  ## all that a first hour on a GPU measures, in parts of nine minutes: OUT=folder PARTS="kernels sweep" MINUTES=9 (of all parts)
+	@$(or $(PYTHON),python3) -m benchmarks.first_hour $(PARTS) $(if $(OUT),--out '$(OUT)') $(if $(MINUTES),--minutes $(MINUTES))
 
 gpu-bundle: $(VENV)/.installed-dev  ## wheels and SmolLM2 for a GPU machine without network: build/wheels (PART=60: also in files of 60 MiB; DATA=, NLTK=)
 	@$(BIN)/python scripts/gpu_bundle.py $(if $(PART),--part $(PART)) $(if $(DATA),--data '$(DATA)') $(if $(NLTK),--nltk '$(NLTK)')

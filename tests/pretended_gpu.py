@@ -132,6 +132,7 @@ class PretendedGpu:
         self.waits: dict[str, Counter[str]] = defaultdict(Counter)
         self.launches: dict[str, Counter[str]] = defaultdict(Counter)
         self.live_bytes = self.peak_bytes = self.captures = 0
+        self.captured_on: list[Any] = []
         self._name = "start"
         self._references: Counter[int] = Counter()
         self._sizes: dict[int, int] = {}
@@ -448,7 +449,8 @@ class PretendedGpu:
                         again()
 
         @contextlib.contextmanager
-        def graph(cuda_graph: Graph, **_: Any) -> Iterator[None]:
+        def graph(cuda_graph: Graph, stream: Any = None, **_: Any) -> Iterator[None]:
+            gpu.captured_on.append(stream)
             gpu._captured = cuda_graph.work
             gpu.captures += 1
             try:
@@ -460,7 +462,7 @@ class PretendedGpu:
                 gpu._before.clear()
 
         class Stream:
-            cuda_stream = 0
+            cuda_stream, device = 0, GPU
 
             def __init__(self, *_: Any, **__: Any) -> None:
                 pass

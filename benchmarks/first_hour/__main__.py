@@ -1,6 +1,6 @@
 """The first hour on a GPU, in parts of at most ten minutes; figures are written as they come.
 
-    python -m benchmarks.first_hour [PART ...] [--out FOLDER] [--work FOLDER] [--small]
+    python -m benchmarks.first_hour [PART ...] [--minutes NUMBER] [--out FOLDER] [--work FOLDER] [--small]
 
 kernels   every kernel against its reference in float64, its times, and the block sizes it took (`benchmarks.gpu_check`)
 policies  all policies with torch and with Triton: rows that differ
@@ -16,15 +16,17 @@ sweep     SmolLM2, three tasks, 24 cells: rows an hour, and kvpress beside it
 sweep8b   an 8B shape, three tasks of 4K, 24 cells of 32 tokens: rows an hour
 
 Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
-FOLDER/goals.md has what is to be reached beside what these lines say, of all parts that have run.
-A part that runs for nine minutes is stopped, and what it had stays. FOLDER holds results alone, few and small; rows,
-packages and models are in --work (build/first_hour). Wheels in build/wheels are used where Python is 3.12: those of
-transformers only if the machine has none that kvbench can use. --small tries every part on a CPU, at sizes whose
-figures mean nothing, and writes to FOLDER only. Exits 1 if a part fails.
+FOLDER/goals.md has what is to be reached beside what these lines say, written anew after each part.
+A part that runs for nine minutes is stopped, and what it had stays; with --minutes all parts together end by then, and
+those that are left are named. A part that fails does not end the others. FOLDER holds results alone, few and small;
+rows, packages and models are in --work (build/first_hour). Wheels in build/wheels are used where Python is 3.12: those
+of transformers only if the machine has none that kvbench can use. --small tries every part on a CPU, at sizes whose
+figures mean nothing, and writes to FOLDER only. Exits 1 if a part fails or is left.
 """
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -32,6 +34,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +52,8 @@ ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / "build" / "wheels"
 MINUTES = 9
 """Of a part, so that it ends by itself where a command has ten; starting takes time too."""
+LEAST = 60
+"""Seconds that must be left for a part to begin: loading a model takes about half of them."""
 TRANSFORMERS = (5, 17), (6,)
 """The oldest release that kvbench runs with, and the first that it does not, as in pyproject.toml."""
 FAILED_ROWS = 4
@@ -95,10 +100,13 @@ class Hour:
                 file.write(line + "\n")
 
     def run(self, *command: str, figures: str | None = None, **environment: str) -> tuple[int, str]:
-        """The exit code and the output of a python command, whose lines of JSON are figures of the part `figures`.
+        """The exit code and the output of a python command. figures: the part whose figures its lines of JSON are; its
+        other lines are printed as they come.
 
-        When the part's time is over the command is stopped, with all that it started.
+        When the part's time is over the command is stopped, with all that it started, and later ones are not started.
         """
+        if time.monotonic() >= self.ends:
+            return -signal.SIGKILL, "not started: the time of this part is over\n"
         paths = [str(ROOT), str(self.work / "site"), os.environ.get("PYTHONPATH", "")]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1", **environment}
         process = subprocess.Popen(
@@ -112,6 +120,8 @@ class Hour:
             lines.append(line)
             if figures is not None and line.startswith("{"):
                 self.figure(figures, **json.loads(line))
+            elif figures is not None:
+                print(line, end="", flush=True)
         timer.cancel()
         return process.wait(), "".join(lines)
 
@@ -137,11 +147,13 @@ def kernels(hour: Hour) -> bool:
     """`make gpu-check`."""
     code, text = hour.run(
         "-m", "benchmarks.gpu_check", "--out", str(hour.out), *(["--interpret"] if hour.small else []),
-        TRITON_PRINT_AUTOTUNING="1",
+        figures="kernels", TRITON_PRINT_AUTOTUNING="1",
     )  # fmt: skip
-    print(text)
-    folder = hour.out / ("interpreter" if hour.small else folder_name(hour.device))
-    for result in map(json.loads, (folder / "gpu_check.jsonl").open(encoding="utf-8")):
+    results = hour.out / ("interpreter" if hour.small else folder_name(hour.device)) / "gpu_check.jsonl"
+    if code and not results.exists():
+        hour.figure("kernels", code=code, says=text.splitlines()[-5:])
+        return False
+    for result in map(json.loads, results.open(encoding="utf-8")):
         hour.figure("kernels", **{key: value for key, value in result.items() if key != "device"})
     return code == 0
 
@@ -208,7 +220,9 @@ class Timed:
 
     def settings(self, small: bool) -> tuple[str, ...]:
         """Of the run. A prompt is read anew for each sequence, so that many have no repetition that warms up."""
+        reference = () if "full" in self.policies else ("reference=none",)
         return (
+            *reference,
             f"model.kernels={self.kernels}", "task=efficiency", f"policy={self.policies}",
             f"task.context_length={self.tokens}", f"task.batch={self.batch}", "task.repeats=1",
             "budget=0.5" if small else "budget=0.1", "task.new_tokens=4" if small else "task.new_tokens=32",
@@ -226,22 +240,25 @@ SPEED = (
 def speed(hour: Hour, part: str = "speed", runs: tuple[Timed, ...] = SPEED, evictions: int | None = 8192) -> bool:
     """The timed task beside `generate`, with peaks against what is planned; evictions of 24 cells at one length."""
     shape, runs = ("tiny-llama", (Timed(96, "torch"),)) if hour.small else ("llama3.1-8b", runs)
-    on_cpu, good = ["--cpu"] if hour.small else [], True
-    for tokens in dict.fromkeys(run.tokens for run in runs):
-        code, _ = hour.run("-m", "benchmarks.first_hour.generate", f"shape/{shape}", str(tokens), *on_cpu, figures=part)
-        good = good and code == 0
-    if evictions is not None:
-        script = ("-m", "benchmarks.first_hour.evictions", f"shape/{shape}", str(700 if hour.small else evictions))
-        code, text = hour.run(*script, *on_cpu, figures=part)
+    on_cpu, good, lengths = ["--cpu"] if hour.small else [], True, set[int]()
+
+    def script(name: str, tokens: int) -> bool:
+        words = ("-m", f"benchmarks.first_hour.{name}", f"shape/{shape}", str(tokens), *on_cpu)
+        code, text = hour.run(*words, figures=part)
         if code:
-            hour.figure(part, code=code, says=text.splitlines()[-5:])
-        good = good and code == 0
+            hour.figure(part, script=name, tokens=tokens, code=code, says=text.splitlines()[-5:])
+        return code == 0
+
     for run in runs:
+        if run.tokens not in lengths:
+            good &= script("generate", run.tokens)
         name = f"{run.tokens}_{run.kernels}_{run.batch}"
-        folder = hour.kvbench(part, name, f"model=shape/{shape}", *on(hour), *run.settings(hour.small))
-        good = good and folder is not None
-        for timed in timings_of(folder) if folder else ():
+        good &= hour.kvbench(part, name, f"model=shape/{shape}", *on(hour), *run.settings(hour.small)) is not None
+        for timed in timings_of(hour.work / part / name):  # also of the cells beside one that failed
             hour.figure(part, tokens=run.tokens, kernels=run.kernels, batch=run.batch, **timed)
+        if evictions is not None and not lengths:
+            good &= script("evictions", 700 if hour.small else evictions)
+        lengths.add(run.tokens)
     return good
 
 
@@ -456,6 +473,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "hour", help="folder of results")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "first_hour", help="folder of all else")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of all parts together; the rest is left")
     parser.add_argument("--small", action="store_true", help="try the parts on a CPU")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
@@ -464,16 +482,26 @@ def main() -> None:
     out, work = options.out.resolve(), options.work.resolve()
     out.mkdir(parents=True, exist_ok=True)
     install(work / "site", *bundles())
+    stop = time.monotonic() + 60 * options.minutes
     for name in options.parts or PARTS:
-        hour = Hour(out, work, options.small, device, time.monotonic() + 60 * MINUTES)
         start = time.monotonic()
-        good = PARTS[name](hour)
+        hour = Hour(out, work, options.small, device, min(start + 60 * MINUTES, stop))
+        if stop - start < LEAST:
+            hour.figure(name, good=False, left=f"less than {LEAST} seconds were left")
+            failed.append(name)
+            continue
+        try:
+            good = PARTS[name](hour)
+        except Exception as error:  # the other parts go on
+            traceback.print_exc()
+            hour.figure(name, raised=f"{type(error).__name__}: {error}"[:500])
+            good = False
         hour.figure(name, good=good, seconds=round(time.monotonic() - start, 1))
         failed += [] if good else [name]
-    report = table(map(json.loads, (out / "first_hour.jsonl").open(encoding="utf-8")), device)
-    (out / "goals.md").write_text(f"{report}\n", "utf-8")
-    print(report)
-    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+        report = table(map(json.loads, (out / "first_hour.jsonl").open(encoding="utf-8")), device)
+        (out / "goals.md").write_text(f"{report}\n", "utf-8")
+        print(report, flush=True)
+    sys.exit(f"failed or left: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from kvbench.extras.positions.positions import Positions
 from kvbench.extras.positions.re_rotation import KeyReRotation
 from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
+from kvbench.extras.triton.slots_batch import SlotsBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.key_rotation import KeyRotation
@@ -264,7 +265,8 @@ def _decode(
         start = None if caches is None else caches[cell]
         cells.append(kind(evictor, 1, start, kernels=kernels))
         seen.append(evictor.seen)
-    batch = EvictingBatch(cells, len(cells), tokens + len(arrays))
+    kind = EvictingBatch if kernels == "torch" else SlotsBatch
+    batch = kind(cells, len(cells), tokens + len(arrays))
     outputs = []
     for queries, keys, values in arrays:
         outputs.append(batch.attend(0, queries, keys, values, AttentionParams(queries.shape[-1] ** -0.5)))

@@ -89,11 +89,18 @@ def causal(queries: Rows, keys: Dense, values: Dense, scaling: float) -> Rows:
         from torch.nn.attention.bias import causal_lower_right  # importing it takes as long as importing torch
 
         bias = causal_lower_right(rows, tokens)
-    if keys.is_cuda and keys.itemsize > 2:  # the fused kernel for wide types has no grouped heads
-        keys, values = (part.repeat_interleave(len(queries) // len(part), dim=0) for part in (keys, values))
+    if keys.is_cuda and keys.itemsize > 2:
+        keys, values = for_each_query_head(queries, keys, values)
     return F.scaled_dot_product_attention(
         queries[None], keys[None], values[None], attn_mask=bias, is_causal=square, scale=scaling, enable_gqa=True
     )[0]
+
+
+def for_each_query_head(queries: Rows, *stores: Dense) -> tuple[Rows, ...]:
+    """Return keys or values for each query head: of torch's fused kernels on a GPU only the one for half precision
+    without a mask has grouped heads, and torch would write all logits out instead.
+    """
+    return tuple(store.repeat_interleave(len(queries) // len(store), dim=0) for store in stores)
 
 
 def causal_with_lse(
@@ -131,12 +138,10 @@ def fused(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> R
     for block, stop in row_blocks(queries, tokens, max(window, COLUMN_CHUNK)):
         begin = max(0, stop - block.shape[1] - window + 1)
         mask = ~hidden(block.shape[1], stop, slice(begin, stop), queries.device, window)
-        in_window = (keys[None, :, begin:stop], values[None, :, begin:stop])
-        parts.append(
-            F.scaled_dot_product_attention(
-                block[None], *in_window, attn_mask=mask, scale=rule.scaling, enable_gqa=True
-            )[0]
-        )
+        in_window = (keys[:, begin:stop], values[:, begin:stop])
+        in_window = for_each_query_head(block, *in_window) if keys.is_cuda else in_window
+        arrays = (part[None] for part in (block, *in_window))
+        parts.append(F.scaled_dot_product_attention(*arrays, attn_mask=mask, scale=rule.scaling, enable_gqa=True)[0])
     return torch.cat(parts, dim=1)
 
 

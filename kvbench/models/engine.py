@@ -256,7 +256,7 @@ class Engine:
         self._check_prompt(ids)
         evictor, logits = evictor_after(blocks[0]), torch.empty(0)
         cache = replace(self.evicting_cache(evictor, 1), divides=evictor.divides)
-        batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
+        batch = self.decoding.evicting_batch([cache], 1, len(ids))
         for part in ids.to(self.device).split(list(blocks)):
             cache.evictor = evictor_after(cache.num_tokens + len(part))
             logits = self._pass(batch, part[None], batch.positions, 1)[0, -1]
@@ -389,7 +389,7 @@ class Engine:
         Tokens follow those that the caches have read, and are read `block` at a time by at most `max_batch` caches.
         Raises UserError for a score that is not finite.
         """
-        batch = EvictingBatch(caches, self.max_batch, max_new_tokens=len(ids))
+        batch = self.decoding.evicting_batch(caches, self.max_batch, len(ids))
         passes = zip(self._evicting_passes(batch, ids[:-1], block), ids[1:].to(self.device).split(block), strict=True)
         losses = [
             torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]) for logits, targets in passes
@@ -399,7 +399,7 @@ class Engine:
     @torch.inference_mode()
     def read_silently(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
         """Read tokens as `nll` does, without their likelihood."""
-        batch = EvictingBatch(caches, self.max_batch, max_new_tokens=len(ids))
+        batch = self.decoding.evicting_batch(caches, self.max_batch, len(ids))
         for _ in self._evicting_passes(batch, ids, block, last=1):
             pass
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models.decode.batch import DecodeBatch
-from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from kvbench.run.cell import Cell
 from kvbench.run.evict_cell import HeldCache
@@ -68,4 +67,4 @@ def batch_of(
         cache = engine.evicting_cache(incremental, schedule.decode_every, kept)
         cache.pending = schedule.pending(cache.num_tokens)
         evicting.append(cache)
-    return EvictingBatch(evicting, engine.max_batch, max_new_tokens)
+    return engine.decoding.evicting_batch(evicting, engine.max_batch, max_new_tokens)

@@ -4,6 +4,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -202,11 +203,11 @@ def rankings_of(
         policies = (policy, *_ranked_with(shared, eviction, policy))[: shared.most_rankings]
         for oldest in list(shared.rankings)[: max(0, len(shared.rankings) + len(policies) - shared.most_rankings)]:
             del shared.rankings[oldest]
-        try:
-            rankings = rank_together(cache, policies, score)
-        except ValueError:
-            if policies == (policy,):
-                raise
+        rankings = None
+        if len(policies) > 1:
+            with suppress(ValueError):  # of another policy; once it is dropped, no frame holds what was computed
+                rankings = rank_together(cache, policies, score)
+        if rankings is None:
             policies = (policy,)
             rankings = rank_together(cache, policies, score)
         full = score, eviction.policy.reduce, eviction.policy.skipped

@@ -1,6 +1,6 @@
 """The reference attention against softmax written out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -97,6 +97,28 @@ def test_rules_are_those_written_out(
     keys, values = torch.randn(2, 2, tokens, 12, generator=generator)
     outputs = attend(queries, keys, values, rule)
     assert (outputs - written_out(queries, keys, values, rule)[0]).abs().max() < 3e-6
+
+
+@pytest.mark.parametrize("rule", [PLAIN, RULES["window"]], ids=["plain", "window"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_fused_kernel_of_a_gpu_that_has_no_grouped_heads_gets_none(
+    dtype: torch.dtype, rule: AttentionParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a mask or a wide type; only flash attention has grouped heads, and torch writes logits out for others."""
+    groups, launch = set[int](), PretendedGpu._attention
+
+    def noted(gpu: PretendedGpu, func: object, args: Sequence[torch.Tensor], options: dict[str, object]) -> object:
+        groups.add(args[0].shape[1] // args[1].shape[1])
+        return launch(gpu, func, args, options)
+
+    monkeypatch.setattr(PretendedGpu, "_attention", noted)
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(6, 120, 16, generator=generator).to(dtype)
+    keys, values = torch.randn(2, 2, 120, 16, generator=generator).to(dtype)
+    with PretendedGpu() as gpu:
+        outputs = fused(queries.to("cuda"), keys.to("cuda"), values.to("cuda"), rule).cpu()
+    assert groups == {3 if dtype == torch.bfloat16 and rule is PLAIN else 1} and not gpu.mixed
+    assert torch.allclose(outputs.float(), written_out(queries, keys, values, rule)[0].float(), atol=0.03)
 
 
 @pytest.mark.parametrize("tokens", [5, 6, 40])

@@ -29,6 +29,7 @@ from kvbench.extras.heads.triattention import QueryStatistics, TriAttention
 from kvbench.extras.positions.re_rotation import KeyReRotation
 from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
+from kvbench.extras.triton.slots_batch import SlotsBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine, Prefilled
@@ -68,7 +69,7 @@ def test_a_step_in_which_all_cells_evict() -> None:
         engine = small_engine(layers, max_batch=CELLS, kernels="triton")
         full = engine.prefill(torch.arange(TOKENS), {8}).cache
         caches = [evicting(engine, full, RAGGED, OBCacheJoint(), 30 + cell) for cell in range(CELLS)]
-        batch = EvictingBatch(caches, engine.max_batch, 2)
+        batch = engine.decoding.evicting_batch(caches, engine.max_batch, 2)
         token = torch.zeros(CELLS, 1, dtype=torch.long, device=engine.device)
         engine.read(batch, token)
         with gpu.section("step"):
@@ -87,7 +88,7 @@ def test_cells_that_no_kernel_evicts_from_wait_once_for_all_layers(policy: Polic
         engine = small_engine(layers, kernels="triton")
         full, pooled_first = engine.prefill(torch.arange(TOKENS), {8}).cache, replace(policy, order=("pool", "group"))
         caches = [evicting(engine, full, pooled_first, Attention(), 30 + cell) for cell in range(2)]
-        batch = EvictingBatch(caches, engine.max_batch, 2)
+        batch = engine.decoding.evicting_batch(caches, engine.max_batch, 2)
         token = torch.zeros(engine.max_batch, 1, dtype=torch.long, device=engine.device)
         engine.read(batch, token)
         with gpu.section("step"):
@@ -178,7 +179,7 @@ def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int = 1, fir
                 caches.append(RenumberedEvictingCache(evictor, every, kernels="triton", re_rotation=rotation))
             else:
                 caches.append(EvictingCache(evictor, every, kernels="triton"))
-        batch = EvictingBatch(caches, CELLS, 100)
+        batch = SlotsBatch(caches, CELLS, 100)
         for new in (first, 1, 1):
             read(batch, gpu, new)
         gpu.launches.clear()

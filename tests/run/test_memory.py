@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.scores.score import Score
 from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
@@ -36,6 +38,7 @@ from kvbench.run.memory import (
 from kvbench.run.plan import plan
 from kvbench.run.plan_memory import memory_of, memory_text
 from kvbench.run.prefill_job import run_prefill_job
+from kvbench.support.errors import UserError
 from tests.allocations import stored_bytes
 from tests.models.families import tiny
 from tests.pretended_gpu import PretendedGpu
@@ -206,7 +209,7 @@ def test_parts_that_do_not_fit_together_take_one_room() -> None:
         for _ in range(3):
             for part in split_to_fit(range(14), lambda cell: 9, 100, 12):
                 user = User()
-                room = rooms.take(user, like, 2, 8 * len(part), (2000 * len(part), 500, 32))
+                room = rooms.take(user, like, 2, (8,) * len(part), (2000 * len(part), 500, 32))
                 assert room is not None
                 seen.append(bool(room.captured))
                 room.captured["step"] = True
@@ -258,6 +261,26 @@ def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch
     policy_groups.clear()
     monkeypatch.setattr(memory, "RANKINGS_SHARE", 0)
     assert outcomes(run(model, sweep)) == expected and [len(policies) for policies in policy_groups] == [1] * together
+
+
+def test_policies_that_fail_together_hold_nothing_while_one_is_ranked(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are the same; what the failed attempt computed is freed before the next one."""
+    other = replace(ASKED[-1].policy, name="other", pool=Pool("max", 3))
+    sweep, computed = [*ASKED, ASKED[-1].with_method(policy=other, policy_label="other")], list[ref[torch.Tensor]]()
+    expected = outcomes(run(model, sweep))
+
+    def failing(cache: KVCache, policies: Sequence[Policy], score: Score) -> Any:
+        if len(policies) == 1:
+            assert computed and all(scores() is None for scores in computed)
+            return rank_together(cache, policies, score)
+        scores = torch.zeros(9)
+        computed.append(ref(scores))
+        raise UserError("one of them cannot be ranked")
+
+    monkeypatch.setattr(evict_cell, "rank_together", failing)
+    assert outcomes(run(model, sweep)) == expected and computed
 
 
 LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}

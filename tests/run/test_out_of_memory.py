@@ -98,7 +98,7 @@ def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
 def test_rooms_are_given_up_before_a_part_is_halved() -> None:
     rooms, parts = Rooms(), list[list[int]]()
     engine = Engine(None, decoding=GpuDecoding(None, "torch", None, rooms))
-    rooms.take(object.__new__(Rooms), torch.zeros(1, 4), 1, 1, (8, 8, 8))
+    rooms.take(object.__new__(Rooms), torch.zeros(1, 4), 1, (1,), (8, 8, 8))
 
     def work(part: list[int]) -> None:
         parts.append(part)

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
+from benchmarks.first_hour import __main__ as first_hour_main
 from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles, main
 from benchmarks.first_hour.goals import GOALS, table
 from benchmarks.first_hour.pace import Pace
@@ -140,6 +141,46 @@ def test_a_part_is_stopped_with_its_children_and_keeps_what_it_had(tmp_path: Pat
     while time.monotonic() - start < 50 and child.exists() and "zombie" not in child.read_text("utf-8"):
         time.sleep(0.1)
     assert not child.exists() or "zombie" in child.read_text("utf-8")
+
+
+def test_a_part_that_fails_or_has_no_time_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The goals are there after each part, whatever follows."""
+    goals, told = tmp_path / "goals.md", list[bool]()
+
+    def faulty(hour: Hour) -> bool:
+        raise KeyError("policy")
+
+    def timed(hour: Hour) -> bool:
+        told.append(goals.exists())
+        hour.figure("sweep8b", run="llama3.1-8b_4096", rows_per_hour=60_001.0)
+        return True
+
+    def slow(hour: Hour) -> bool:
+        monkeypatch.setattr(first_hour_main.time, "monotonic", lambda: hour.ends - 30)
+        return hour.run("-c", "print(1)")[0] == 0
+
+    parts = {"kernels": faulty, "sweep8b": timed, "speed": slow, "long": timed}
+    monkeypatch.setattr(first_hour_main, "PARTS", parts)
+    words = ["first_hour", "--small", "--minutes", "5", "--out", str(tmp_path), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="failed or left: kernels, long"):
+        main()
+    figures = [json.loads(line) for line in (tmp_path / "first_hour.jsonl").read_text("utf-8").splitlines()]
+    said = [{key: value for key, value in line.items() if key not in ("device", "seconds")} for line in figures]
+    assert said == [
+        {"part": "kernels", "raised": "KeyError: 'policy'"},
+        {"part": "kernels", "good": False},
+        {"part": "sweep8b", "run": "llama3.1-8b_4096", "rows_per_hour": 60_001.0},
+        {"part": "sweep8b", "good": True},
+        {"part": "speed", "good": True},
+        {"part": "long", "good": False, "left": "less than 60 seconds were left"},
+    ]
+    assert told == [True] and "| 60,001 | met |" in goals.read_text("utf-8")
+    assert capsys.readouterr().out.count("| what | part | goal | measured | |") == 3
+    ended = Hour(tmp_path, tmp_path, small=True, device="cpu", ends=0.0)
+    assert ended.run("-c", "print(1)") == (-signal.SIGKILL, "not started: the time of this part is over\n")
 
 
 def test_a_machine_with_a_usable_transformers_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Which engines decode by this extra, and when a CUDA graph replays the steps of an answer."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import Kernels, packages
+from kvbench.cache.kernels.choice import Kernels, kernel_module, packages
 from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.extras.gpu_decoding import graph
 from kvbench.extras.gpu_decoding.flat_batch import FlatBatch
@@ -16,6 +17,8 @@ from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models import bridge
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.decoding import Decoding
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler
 from kvbench.models.engine import Engine
 
@@ -29,7 +32,8 @@ def gpu_decoding(engine: Engine, cuda_graph: str) -> "GpuDecoding | None":
         return None
     uncaptured = why_uncaptured(engine, cuda_graph)
     rooms = Rooms() if uncaptured is None and engine.kernels in packages() else None
-    return GpuDecoding(engine.model, engine.kernels, uncaptured, rooms)
+    stream = torch.cuda.Stream(engine.device) if uncaptured is None else None
+    return GpuDecoding(engine.model, engine.kernels, uncaptured, rooms, stream)
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,15 @@ class GpuDecoding(Decoding):
     """Decoding by kernels over a flat store, or in plain PyTorch, whose steps a graph replays where that is possible.
 
     uncaptured: why no graph can have the steps of the model; None: one can. rooms: memory of batches that share a
-    captured step; None: each batch has its own.
+    captured step; None: each batch has its own. stream: on which all steps are captured; of each stream that multiplies
+    matrices, cuBLAS keeps 32 MiB for good.
     """
 
     model: Any
     kernels: Kernels
     uncaptured: str | None
     rooms: Rooms | None = None
+    stream: Any = None
 
     @property
     def bytes_held(self) -> int:
@@ -60,6 +66,11 @@ class GpuDecoding(Decoding):
             return GraphBatch(caches, cells, max_new_tokens)
         return FlatBatch(caches, cells, max_new_tokens, self.kernels, self.rooms)
 
+    def evicting_batch(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> EvictingBatch:
+        if self.kernels not in packages():
+            return super().evicting_batch(caches, cells, max_new_tokens)
+        return kernel_module("slots_batch", self.kernels).SlotsBatch(caches, cells, max_new_tokens)
+
     def launched(self, batch: DecodeBatch, steps: int) -> str | None:
         least = 2 if isinstance(batch, GraphBatch) and batch.room is not None else LEAST_STEPS
         short = f"answers of less than {least} tokens" if steps < least else None
@@ -74,7 +85,7 @@ class GpuDecoding(Decoding):
         at_least: int,
         choose: Sampler,
     ) -> Iterator[list[Chosen]]:
-        return graph.blocks(self.model, batch, logits, steps, stop, at_least, choose)
+        return graph.blocks(self.model, batch, logits, steps, stop, at_least, choose, self.stream)
 
 
 def why_uncaptured(engine: Engine, cuda_graph: str) -> str | None:

@@ -78,8 +78,8 @@ class FlatBatch(GraphBatch):
         if len({(len(layer.lengths), like.shape[1], like.dtype, like.device) for layer, like in kinds}) > 1:
             return None
         pairs, longest = sum(map(sum, self._pairs)), max(max(layer.lengths) for layers in cells for layer in layers)
-        segments = len(cells) * len(cells[0][0].lengths)
-        room = rooms.take(self, likes[0], len(likes), segments, (pairs, longest, self.max_new_tokens))
+        heads = tuple(len(layers[0].lengths) for layers in cells)
+        room = rooms.take(self, likes[0], len(likes), heads, (pairs, longest, self.max_new_tokens))
         if room is not None:
             self._past[likes[0].device] = room.past
         return room

@@ -33,8 +33,12 @@ def blocks(
     stop: Collection[int],
     at_least: int,
     choose: Sampler,
+    stream: Any,
 ) -> Iterator[list[Chosen]]:
-    """Yield the tokens of `steps` steps, several steps at a time; the first is chosen from `logits`."""
+    """Yield the tokens of `steps` steps, several steps at a time; the first is chosen from `logits`.
+
+    stream: of the GPU, on which a step is captured if none is there yet.
+    """
 
     def read(tokens: Int[Tensor, "cells"], positions: Int[Tensor, "cells"]) -> Float[Tensor, "cells vocabulary"]:
         last = bridge.logits(model, tokens[:, None], positions, batch, 1)
@@ -44,11 +48,11 @@ def blocks(
     alike = chosen_alike(choose)
     if batch.room is None or alike is None:
         batch.stepped = f"by a graph of this batch alone: {'recorded answers' if alike is None else batch.unshared}"
-        graph = DecodeGraph(batch.cells, choose, logits.device, stop, at_least)
+        graph = DecodeGraph(batch.cells, choose, stream, stop, at_least)
     else:
         key = batch.cells, alike, frozenset(stop), at_least
         if key not in batch.room.captured:
-            batch.room.captured = {key: DecodeGraph(batch.cells, choose, logits.device, stop, at_least)}
+            batch.room.captured = {key: DecodeGraph(batch.cells, choose, stream, stop, at_least)}
         graph = batch.room.captured[key]
     yield from graph.blocks(read, batch, logits, steps, choose)
 
@@ -56,16 +60,14 @@ def blocks(
 class DecodeGraph:
     """Decoding of batches on one GPU by one captured step: of a single batch, or of all that lie in one room.
 
-    choose: the token that logits give; it may not wait for the device. No `stop` token is chosen among the first
-    `at_least`.
+    choose: the token that logits give; it may not wait for the device. stream: of the GPU, on which the step is
+    captured. No `stop` token is chosen among the first `at_least`.
     """
 
-    def __init__(
-        self, cells: int, choose: Sampler, device: torch.device, stop: Collection[int], at_least: int = 0
-    ) -> None:
+    def __init__(self, cells: int, choose: Sampler, stream: Any, stop: Collection[int], at_least: int = 0) -> None:
         if isinstance(choose, Sampled):  # with numbers of its own, that others are copied to
             choose = replace(choose, uniforms=choose.uniforms.clone())
-        self._rule, self._at_least = choose, at_least
+        self._rule, self._at_least, self._stream, device = choose, at_least, stream, stream.device
         self._graph: Any = None
         self._stop = torch.tensor(sorted(stop), dtype=torch.long).to(device, non_blocking=True)
         self._positions, self._tokens = torch.zeros(2, cells, dtype=torch.long, device=device)
@@ -103,14 +105,14 @@ class DecodeGraph:
 
     def _capture(self, read: Read, batch: GraphBatch) -> Any:
         """Return the captured step, after a step outside of it: kernels are compiled, buffers allocated."""
-        stream = torch.cuda.Stream(self._chosen.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._advance(read)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph, before = torch.cuda.CUDAGraph(), batch.num_new_tokens
-        with torch.cuda.graph(graph):
-            self._advance(read)
+        with torch.cuda.device(self._stream.device):  # torch captures on the current GPU
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                self._advance(read)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph, before = torch.cuda.CUDAGraph(), batch.num_new_tokens
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._advance(read)
         batch.num_new_tokens = before  # a capture runs nothing
         return graph
 

@@ -85,12 +85,17 @@ class Rooms:
         return had
 
     @torch.inference_mode(False)  # what is written to within and without
-    def take(self, user: object, like: Tensor, layers: int, segments: int, sizes: tuple[int, int, int]) -> Room | None:
+    def take(
+        self, user: object, like: Tensor, layers: int, heads: tuple[int, ...], sizes: tuple[int, int, int]
+    ) -> Room | None:
         """Return a room for a batch, of at least these `sizes` (as of `Room`); None where memory is short for it.
 
-        One that is too small for a prompt gives way to a larger one of its shape.
+        heads: the cache heads of each cell. A captured step depends on how they are divided among cells, so that
+        batches of as many segments but other cells have rooms of their own. A room that is too small for a prompt gives
+        way to a larger one of its shape.
         """
-        shape, rounded = (like.device, like.dtype, like.shape[-1], layers, segments), tuple(map(round_up, sizes))
+        shape, rounded = (like.device, like.dtype, like.shape[-1], layers, heads), tuple(map(round_up, sizes))
+        segments = sum(heads)
         for place, (other, held) in enumerate(self._rooms):
             if other == shape and held.free and _serves(held.sizes, sizes, rounded):
                 self._rooms.append(self._rooms.pop(place))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
@@ -35,20 +35,33 @@ Rows = Float[Tensor, "_ head_dim"]
 
 
 class Head(NamedTuple):
-    """A cache head: the slots of its pairs in `before`, which of them are kept, and the slots of these in `after`."""
+    """A cache head: where its pairs lie in `before`, which of them are kept and which evicted, counted from its first,
+    and where the kept ones lie in `after`.
+    """
 
     source: slice
-    kept: Bool[Tensor, "pairs"]
+    kept: Int[Tensor, "kept"]
+    evicted: Int[Tensor, "evicted"]
     target: slice
 
+    @property
+    def merges(self) -> bool:
+        """Whether there is a pair to merge, and one to merge it into."""
+        return len(self.kept) > 0 and len(self.evicted) > 0
 
-def heads_of(before: LayerCache, kept: Kept, after: LayerCache) -> Iterator[Head]:
-    """Yield the cache heads of `after` in order."""
-    group = len(kept) // before.cache_heads
-    for head, (mask, start) in enumerate(zip(kept, after.offsets, strict=False)):
+
+def heads_of(before: LayerCache, kept: Kept, after: LayerCache) -> list[Head]:
+    """Return the cache heads of `after` in order. The host waits once for the device, however many heads there are."""
+    group, heads = len(kept) // before.cache_heads, list[Head]()
+    masks = kept.to(before.keys.device, non_blocking=True)
+    for head, (number, start) in enumerate(zip(masks.sum(dim=1).tolist(), after.offsets, strict=False)):
         source = slice(*before.offsets[head // group : head // group + 2])
-        mine = mask[: source.stop - source.start].to(before.keys.device)
-        yield Head(source, mine, slice(start, start + int(mine.sum())))
+        pairs = source.stop - source.start
+        mine = masks[head, :pairs]
+        own = torch.nonzero_static(mine, size=number)[:, 0]
+        evicted = torch.nonzero_static(~mine, size=pairs - number)[:, 0]
+        heads.append(Head(source, own, evicted, slice(start, start + number)))
+    return heads
 
 
 def nearest(evicted: Rows, kept: Rows) -> tuple[OfEvicted, Int[Tensor, "evicted"]]:
@@ -145,11 +158,11 @@ class D2O(Merging):
     def change(
         self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
-        heads = list(heads_of(before, kept, after))
+        heads = heads_of(before, kept, after)
         similar = {
-            number: nearest(before.keys[head.source][~head.kept], before.keys[head.source][head.kept])
+            number: nearest(*(before.keys[head.source].index_select(0, part) for part in (head.evicted, head.kept)))
             for number, head in enumerate(heads)
-            if head.kept.any() and not head.kept.all()
+            if head.merges
         }
         if not similar:
             return after
@@ -176,8 +189,8 @@ class D2O(Merging):
                 number_merged = torch.zeros_like(weights).new_zeros(head.target.stop - head.target.start)
                 divisor = 1 + number_merged.index_add(0, places, is_merged.to(weights.dtype))
             for new, old in ((keys, before.keys), (values, before.values)):
-                pairs = old[head.source]
-                new[head.target] = blended(new[head.target], own, pairs[~head.kept], weights, places, divisor)
+                evicted = old[head.source].index_select(0, head.evicted)
+                new[head.target] = blended(new[head.target], own, evicted, weights, places, divisor)
         return replace(after, keys=keys, values=values, by_head={**after.by_head, THRESHOLDS: thresholds.float()})
 
 
@@ -201,15 +214,16 @@ class Nearest(Merging):
         self, before: LayerCache, kept: Kept, after: LayerCache, window: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         values = after.values.clone()
-        for source, mine, target in heads_of(before, kept, after):
-            if mine.all() or not mine.any():
+        for head in heads_of(before, kept, after):
+            if not head.merges:
                 continue
-            similarity, places = nearest(before.keys[source][~mine], before.keys[source][mine])
-            evicted, own = before.values[source][~mine], values[target]
+            keys, own = before.keys[head.source], values[head.target]
+            similarity, places = nearest(*(keys.index_select(0, part) for part in (head.evicted, head.kept)))
+            evicted = before.values[head.source].index_select(0, head.evicted)
             norms, own_norms = (wide(part).norm(dim=1) for part in (evicted, own))
             weights = similarity.clamp_min(0) * (similarity >= self.threshold)
             weights = weights * norms / (norms + own_norms[places] + LEAST_NORM)
-            values[target] = blended(own, 1.0, evicted, weights, places, None)
+            values[head.target] = blended(own, 1.0, evicted, weights, places, None)
         return replace(after, values=values)
 
 
@@ -239,24 +253,27 @@ class CaM(Merging):
     ) -> LayerCache:
         assert window is not None
         attention, values = attention_of(before, window, len(kept)), after.values.clone()
-        chances = self.chances(before.index, int(before.positions.max()) + 1, kept.shape).to(values.device)
-        for number, (source, mine, target) in enumerate(heads_of(before, kept, after)):
-            if mine.all() or not mine.any():
+        chances = self.chances(before.index, int(before.positions.max()) + 1, kept.shape)
+        chances = chances.to(values.device, non_blocking=True)
+        for number, head in enumerate(heads_of(before, kept, after)):
+            if not head.merges:
                 continue
-            weights, number_kept = attention[number, : len(mine)].double(), int(mine.sum())
-            first = mine.cumsum(0)[~mine]  # the place of the next kept pair
+            weights, number_kept = attention[number].double(), len(head.kept)
+            # the place of the next kept pair: of the pairs before an evicted one, those that are not evicted
+            first = head.evicted - torch.arange(len(head.evicted), device=values.device)
             stop = (first + self.spread).clamp_max(number_kept)
-            until = torch.cat((weights.new_zeros(1), running_sums(weights[mine])))
+            until = torch.cat((weights.new_zeros(1), running_sums(weights.index_select(0, head.kept))))
             end = torch.full_like(stop, number_kept) if variant == "official" else stop
             mean = (until[end] - until[first]) / (end - first)
-            likely = (weights[~mine] / mean).nan_to_num(nan=0.0, posinf=1.0)
-            merged = (chances[number, : len(mine)][~mine] < likely) & (stop > first)
-            share = before.values[source][~mine].double() * (merged / (stop - first).clamp_min(1))[:, None]
+            likely = (weights.index_select(0, head.evicted) / mean).nan_to_num(nan=0.0, posinf=1.0)
+            merged = (chances[number].index_select(0, head.evicted) < likely) & (stop > first)
+            evicted = before.values[head.source].index_select(0, head.evicted).double()
+            share = evicted * (merged / (stop - first).clamp_min(1))[:, None]
             parts = torch.cat((share, merged[:, None]), dim=1)
             parts = parts.new_zeros(number_kept + 1, parts.shape[1]).index_add(0, first, parts)[:-1]
             added, number_added = newest_sums(parts, self.spread).split([share.shape[1], 1], dim=1)
-            new = (values[target].double() + added).to(values.dtype)
-            values[target] = torch.where(number_added > 0, new, values[target])
+            own = values[head.target]
+            values[head.target] = torch.where(number_added > 0, (own.double() + added).to(values.dtype), own)
         return replace(after, values=values)
 
     def chances(self, layer: int, tokens: int, shape: Sequence[int]) -> Float[Tensor, "cache_heads slots"]:
@@ -272,6 +289,7 @@ def attention_of(layer: LayerCache, window: ObservationWindow, cache_heads: int)
     for heads, part in dense_parts(layer):
         by_query_head = received(part, window.of_heads(heads, layer.cache_heads), "mean")
         copies = cache_heads // layer.cache_heads
-        places = [head * copies + copy for head in heads for copy in range(copies)]
+        places = torch.tensor([head * copies + copy for head in heads for copy in range(copies)])
+        places = places.to(sums.device, non_blocking=True)
         sums[places, : part.lengths[0]] = by_query_head.unflatten(0, (len(places), -1)).mean(dim=1)
     return sums

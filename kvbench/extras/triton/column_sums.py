@@ -266,7 +266,7 @@ def _store(out, PLANE: tl.constexpr, sums, columns, tokens, HEADS: tl.constexpr,
     there; PLANE is -1 for a term not requested.
     """
     if PLANE >= 0:
-        place = out + PLANE * (HEADS * tokens)
+        place = out + tl.cast(tokens, tl.int64) * (PLANE * HEADS)  # HEADS counts all layers of a stack
         if ADD:
             sums += tl.load(place, mask=columns < tokens, other=0.0)
         tl.store(place, sums, mask=columns < tokens)

@@ -46,7 +46,6 @@ from kvbench.eviction.scores.ragged import Merge, Planes, RaggedHeads
 from kvbench.eviction.scores.score import RawTerm, Score, is_row_sum, row_term_of
 from kvbench.extras.triton import column_sums, pooled, ragged_decode, row_sums, slots
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
-from kvbench.models.decode.evicting_batch import EvictionClock
 from kvbench.models.key_rotation import ROTATED
 from kvbench.support.errors import UserError
 
@@ -58,6 +57,17 @@ Newest = Int[Tensor, "1"]
 Columns = Float[Tensor, "segments slots"]
 OfRun = Float[Tensor, "run slots"]
 Order = Int[Tensor, "segments slots"]
+
+
+@dataclass(frozen=True)
+class EvictionClock:
+    """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
+    read, and read at most `most_tokens` more.
+    """
+
+    every: int | None
+    pending: int
+    most_tokens: int
 
 
 @dataclass(frozen=True)

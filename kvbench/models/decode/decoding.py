@@ -1,6 +1,6 @@
 """How an engine decodes: its batches, and how the steps of their answers are launched. Extras may bring another way."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.next_token import Chosen, Sampler
 from kvbench.support.named import named
 
@@ -31,6 +33,10 @@ class Decoding:
     def batch(self, caches: Iterable[KVCache | CutCache], cells: int, max_new_tokens: int) -> RaggedBatch:
         """Return a decode batch of `cells` cells, of which the first ones have these caches."""
         return RaggedBatch(caches, cells, max_new_tokens)
+
+    def evicting_batch(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> EvictingBatch:
+        """Return a batch of `cells` cells, of which the first ones have these caches, that evicts as it reads."""
+        return EvictingBatch(caches, cells, max_new_tokens)
 
     def launched(self, batch: DecodeBatch, steps: int) -> str | None:
         """Return why the steps of an answer of so many tokens are launched one by one; None: `replayed` has them."""

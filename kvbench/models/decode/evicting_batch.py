@@ -1,19 +1,13 @@
 """Cells whose caches are evicted from as they grow: block by block while a prompt is read, or every few tokens of an
-answer. Each evicts by itself (`EvictingCache`); those that the kernels can evict from together lie in one store.
+answer. Each evicts by itself (`EvictingCache`), in plain PyTorch.
 """
 
-import sys
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.cache.attention import AttentionParams
-from kvbench.cache.kernels.choice import kernel_module, packages
-from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.score import AttentionCall
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
@@ -21,20 +15,12 @@ from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.local_layer import LocalLayer
 from kvbench.support.errors import UserError
 
-
-@dataclass(frozen=True)
-class EvictionClock:
-    """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
-    read, and read at most `most_tokens` more.
-    """
-
-    every: int | None
-    pending: int
-    most_tokens: int
+Finite = tuple[list[tuple[int, int]], Tensor]
+"""The cells and layers of some scores, and whether each of these is finite: not yet read from the device."""
 
 
 class EvictingBatch(DecodeBatch):
-    """Cells of one prompt, each with its own cache. Those of an equal `_key` evict by the same kernels."""
+    """Cells of one prompt, each with its own cache."""
 
     uncaptured = "the host counts what cells hold that evict while they answer"
 
@@ -43,39 +29,50 @@ class EvictingBatch(DecodeBatch):
         assert not any(cache._lent for cache in caches), "settle the batch that read these caches first"
         recurrent = join_states([cache.recurrent for cache in caches])
         super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
-        self.caches, self._closed, self._new = caches, set[int](), 0
-        self._alone: list[int] = []
+        self.caches, self._closed = caches, set[int]()
         self._call: AttentionCall | None = None
-        self._groups: list[list[int]] = []
-        self._slots: dict[tuple[int, int], Any] = {}
         self._local: dict[int, LocalLayer] = {}
-        self._newest: dict[torch.device, Tensor] = {}
-        self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
-        """Return a cell that cannot evict is closed; `failures` says why."""
+        """Return outputs; a cell that cannot evict is closed, and `failures` says why."""
         call, self._call = self._call, None
-        if queries.shape[2] != self._new:
-            self.return_layers()
-            self._group(queries.shape[2])
         rule = rule.within(self.caches[0].max_length)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule)
         for _, cache in self._open(range(self.num_active)):
             cache.full_bytes += (keys.nbytes + values.nbytes) // len(keys)
-        if self._groups and len(self._groups[0]) == self.num_active:
-            return self._attend_together(0, layer, queries, keys, values, rule)
+        return self._attend_and_evict(layer, queries, keys, values, rule, call)
+
+    def _attend_and_evict(
+        self,
+        layer: int,
+        queries: Heads,
+        keys: KVHeads,
+        values: KVHeads,
+        rule: AttentionParams,
+        call: AttentionCall | None,
+    ) -> Heads:
+        """`_attend` for a layer that is evicted from. call: as of `receive`."""
+        return self._attend_alone(range(self.num_active), layer, queries, keys, values, rule, call)
+
+    def _attend_alone(
+        self,
+        cells: Iterable[int],
+        layer: int,
+        queries: Heads,
+        keys: KVHeads,
+        values: KVHeads,
+        rule: AttentionParams,
+        call: AttentionCall | None,
+    ) -> Heads:
+        """`_attend_and_evict` for some cells, one after the other; the outputs of others are zero."""
         outputs = torch.zeros_like(queries)
-        for cell, cache in self._open(self._alone):
+        for cell, cache in self._open(cells):
             try:
                 own = call and call._replace(hidden=call.hidden[cell : cell + 1])
                 outputs[cell] = cache.attend(layer, queries[cell], keys[cell], values[cell], rule, own)
             except UserError as error:
                 self._fail(cell, str(error))
-        for number in range(len(self._groups)):
-            rows = self._rows_of(number, queries.device)
-            own, new_keys, new_values = (part.index_select(0, rows) for part in (queries, keys, values))
-            outputs.index_copy_(0, rows, self._attend_together(number, layer, own, new_keys, new_values, rule))
         return outputs
 
     @property
@@ -86,49 +83,6 @@ class EvictingBatch(DecodeBatch):
     def receive(self, call: AttentionCall) -> None:
         """Take the hidden states of all cells that the attention of a layer is about to read."""
         self._call = call
-
-    def _group(self, new: int) -> None:
-        """Find the cells that read `new` tokens alone, and the cells of each key."""
-        groups: dict[Hashable, list[int]] = {}
-        self._new, self._alone, self._rows = new, [], {}
-        for cell, cache in self._open(range(self.num_active)):
-            fast = cache.kernels in packages() and new == 1 and not cache.divides
-            if fast and kernel_module("evicting_slots", cache.kernels).can_evict(cache.evictor, cache.every):
-                groups.setdefault(_key(cache), []).append(cell)
-            else:
-                self._alone.append(cell)
-        self._groups = list(groups.values())
-
-    def _rows_of(self, group: int, device: torch.device) -> Int[Tensor, "cells"]:
-        """Return the rows of the cells of a group; the host does not wait for them."""
-        if (group, device) not in self._rows:
-            self._rows[group, device] = torch.tensor(self._groups[group]).to(device, non_blocking=True)
-        return self._rows[group, device]
-
-    def _attend_together(
-        self, group: int, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
-    ) -> Heads:
-        """`_attend` for the cells of a group."""
-        caches = [self.caches[cell] for cell in self._groups[group]]
-        if (group, layer) not in self._slots:
-            like = [
-                cache.lend_layer(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)
-            ]
-            reading = EvictionClock(caches[0].every, caches[0].pending, self.max_new_tokens - self.num_new_tokens)
-            rows = [cache.pending_rows(layer) for cache in caches]
-            self._slots[group, layer] = kernel_module("evicting_slots", caches[0].kernels).Slots(
-                like, caches, reading, rows
-            )
-        slots = self._slots[group, layer]
-        if keys.device not in self._newest:
-            position = torch.tensor([self.num_tokens + self.num_new_tokens], dtype=POSITION)
-            self._newest[keys.device] = position.to(keys.device, non_blocking=True)
-        outputs = slots.attend(queries, keys, values, rule, self._newest[keys.device])
-        for place, reason in slots.failures.items():
-            self._fail(self._groups[group][place], reason)
-        for place in slots.drops:
-            caches[place].drops = True
-        return outputs
 
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
@@ -147,13 +101,10 @@ class EvictingBatch(DecodeBatch):
 
     def return_layers(self) -> None:
         """Give every cache its layers back."""
-        for (group, _), slots in self._slots.items():
-            for place, cell in enumerate(self._groups[group]):
-                self.caches[cell].return_layer(slots.layer_of(place), slots.rows_of(place))
         for local in self._local.values():
             for cell, cache in enumerate(self.caches):
                 cache.return_layer(local.layer_of(cell))
-        self._slots, self._local, self._new = {}, {}, 0
+        self._local = {}
 
     def close(self, cell: int) -> None:
         """Stop counting a cell: what its row says of memory must not depend on how long the answers of others are."""
@@ -162,43 +113,45 @@ class EvictingBatch(DecodeBatch):
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         super().finish(new)
-        held = [0] * self.num_active
-        for (group, _), slots in self._slots.items():
-            for cell, size in zip(self._groups[group], slots.bytes_held, strict=True):
-                held[cell] += size
-        for local in self._local.values():
-            held = [size + more for size, more in zip(held, local.bytes_held, strict=True)]
+        lent = self._lent_bytes()
         self._check_scores()
-        self._newest.clear()
         for cell, cache in self._open(range(self.num_active)):
             if self.recurrent is not None:
                 cache.recurrent = self.recurrent.part(cell, cell + 1)
-            cache.finish(new, held[cell])
+            cache.finish(new, lent[cell])
+
+    def _lent_bytes(self) -> list[int]:
+        """Return the bytes of the layers of each cell that its cache does not hold itself."""
+        lent = [0] * self.num_active
+        for local in self._local.values():
+            lent = [size + more for size, more in zip(lent, local.bytes_held, strict=True)]
+        return lent
 
     def _check_scores(self) -> None:
         """Close cells with a score that is NaN or inf. The host waits once for the device."""
-        scored, flags = list[tuple[int, int]](), list[Tensor]()
-        for (group, layer), slots in self._slots.items():
-            if slots.broken is not None:
-                scored += [(self._groups[group][place], layer) for place, _ in slots.layout.owners]
-                flags.append(~slots.broken)
-                slots.broken = None
-        for cell, cache in self._open(self._alone):
-            scored += [(cell, layer) for layer, parts in cache.finite.items() for _ in parts]
-            flags += [part[None] for parts in cache.finite.values() for part in parts]
-            cache.finite.clear()
-        moved = [part.to(flags[0].device, non_blocking=True) for part in flags]  # layers may lie on several GPUs
-        finite = torch.cat(moved).tolist() if moved else []
-        for cell, layer in (place for place, is_finite in zip(scored, finite, strict=True) if not is_finite):
+        scored = list(self._finite())
+        if not scored:
+            return
+        device = scored[0][1].device  # layers may lie on several GPUs
+        finite = torch.cat([part.to(device, non_blocking=True) for _, part in scored]).tolist()
+        places = (place for of_part, _ in scored for place in of_part)
+        for cell, layer in (place for place, is_finite in zip(places, finite, strict=True) if not is_finite):
             score = self.caches[cell].evictor.score.name
             self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
+
+    def _finite(self) -> Iterator[Finite]:
+        """Yield the scores of this pass, each once."""
+        for cell, cache in self._open(range(self.num_active)):
+            for layer, parts in cache.finite.items():
+                yield from (([(cell, layer)], part[None]) for part in parts)
+            cache.finite.clear()
 
     def _fail(self, cell: int, reason: str) -> None:
         if cell not in self._closed:
             self.failures[cell] = reason
             self.close(cell)
 
-    def _open(self, cells: Sequence[int]) -> Iterator[tuple[int, EvictingCache]]:
+    def _open(self, cells: Iterable[int]) -> Iterator[tuple[int, EvictingCache]]:
         """Return the cells that have not stopped."""
         return ((cell, self.caches[cell]) for cell in cells if cell not in self._closed)
 
@@ -215,11 +168,3 @@ class EvictingBatch(DecodeBatch):
     def peak_bytes(self) -> list[int]:
         """Most bytes of the pairs, positions and state of each cell between two forward passes."""
         return [cache.peak_bytes for cache in self.caches]
-
-
-def _key(cache: EvictingCache) -> Hashable:
-    """Return what caches must have in common to lie in one store and to be evicted from together."""
-    policy = cache.evictor.policy
-    if cache.every in (None, 1):
-        return policy.layout, cache.every
-    return policy.layout, cache.every, cache.pending, cache.evictor.score.inputs.window and policy.rows(sys.maxsize)

@@ -14,6 +14,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
+from kvbench.extras.gpu_decoding.decoding import GpuDecoding
 from kvbench.extras.gpu_decoding.graph import READ_EVERY
 from kvbench.extras.gpu_decoding.rooms import Rooms
 from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
@@ -89,6 +90,16 @@ def test_the_host_waits_once_for_eight_tokens() -> None:
     assert gpu.waited("answer") == 4
 
 
+def test_all_steps_are_captured_on_the_stream_of_the_engine() -> None:
+    """For each other stream cuBLAS would keep a workspace."""
+    with PretendedGpu() as gpu:
+        engine = small_engine(1, max_batch=2, kernels="torch")
+        for _ in range(2):
+            engine.decoding = engine.decoding.fresh()
+            answers(engine, (), 0, None)
+        assert isinstance(engine.decoding, GpuDecoding) and gpu.captured_on == [engine.decoding.stream] * 2
+
+
 def drawn(prompt: int, steps: int) -> Sampled:
     """What draws the tokens of two answers to a prompt."""
     numbers = np.stack([uniforms(1, prompt, answer, steps) for answer in range(2)], axis=1)
@@ -129,6 +140,25 @@ def test_prompts_of_a_size_share_one_captured_step() -> None:
     assert captures == [1] * 5 + [2] * 2 and not gpu.mixed
     launched = [gpu.launched(f"prompt {number}") for number in range(5)]
     assert [launched[number] - launched[1] for number in (2, 3, 4)] == [-2, -7, 11], "each later token is one replay"
+
+
+def test_batches_of_as_many_segments_but_other_cells_share_no_step() -> None:
+    """Four cells of two KV heads, then two cells of four query heads, that keep as many pairs."""
+    of_cells = {4: replace(STREAMING, name="by KV head"), 2: replace(STREAMING, layout="query_heads")}
+    answered = []
+    with PretendedGpu():
+        for rooms in (Rooms(), None):
+            engine = small_engine(1, kv_heads=2, kernels="triton", cuda_graph="never" if rooms is None else "auto")
+            engine.model.float()
+            engine.decoding = replace(engine.decoding, rooms=rooms)
+            prefilled = engine.prefill(torch.arange(12) % TOKENS)
+            for cells, policy in of_cells.items():
+                decision = Eviction(policy, Recency(), TokenBudget(6)).decide(prefilled.cache)
+                kept = [CutCache(prefilled.cache, decision.kept, decision.lengths)] * cells
+                batch = engine.batch(kept, 3)
+                answered.append([each.ids for each in engine.generate(prefilled, batch, ())])
+                del batch
+    assert answered[:2] == answered[2:]
 
 
 def test_drawn_answers_of_a_shared_step_are_those_of_single_steps() -> None:

@@ -6,7 +6,7 @@ import torch
 from kvbench.extras.gpu_decoding.rooms import MOST, Room, Rooms, round_up
 from tests.pretended_gpu import PretendedGpu
 
-LAYERS, SEGMENTS = 2, 3
+LAYERS, HEADS = 2, (2, 1)
 
 
 class Batch:
@@ -14,7 +14,7 @@ class Batch:
 
 
 def take(rooms: Rooms, user: Batch, pairs: int, longest: int = 40, tail: int = 8, head_dim: int = 4) -> Room | None:
-    return rooms.take(user, torch.zeros(1, head_dim), LAYERS, SEGMENTS, (pairs, longest, tail))
+    return rooms.take(user, torch.zeros(1, head_dim), LAYERS, HEADS, (pairs, longest, tail))
 
 
 @pytest.mark.parametrize("number", [1, 31, 32, 33, 1000, 4097, 131_072, 131_073])
@@ -66,7 +66,7 @@ def test_other_rooms_give_way_where_memory_is_short() -> None:
         rooms, like = Rooms(), torch.zeros(1, 4, device="cuda")
 
         def on_gpu(user: Batch, pairs: int) -> Room | None:
-            return rooms.take(user, like, LAYERS, SEGMENTS, (pairs, 40, 8))
+            return rooms.take(user, like, LAYERS, HEADS, (pairs, 40, 8))
 
         first = on_gpu(Batch(), 1000)
         assert first is not None

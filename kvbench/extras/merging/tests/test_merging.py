@@ -112,6 +112,22 @@ def test_a_gpu_adds_in_an_order_that_does_not_change(apply: Kind) -> None:
     assert not gpu.unordered and not gpu.mixed
 
 
+@pytest.mark.parametrize("apply", MERGES, ids=lambda apply: apply.kind)
+def test_the_host_waits_as_often_for_many_heads_as_for_few(apply: Kind) -> None:
+    """Once for how many pairs each head keeps; CaM once for the newest position too."""
+    for heads in (2, 6):
+        arrays = made_up(1, SHAPE | {"tokens": TOKENS, "query_heads": 2 * heads, "kv_heads": heads})
+        queries, keys, values = (torch.from_numpy(arrays[name]) for name in ("queries", "keys", "values"))
+        kept = torch.arange(TOKENS).expand(heads, -1) % 3 < 1 + torch.arange(heads)[:, None] % 2
+        with PretendedGpu() as gpu:
+            layer, mask = layer_of(queries.to("cuda"), keys.to("cuda"), values.to("cuda")), kept.to("cuda")
+            plain = layer.select(mask)
+            rows = layer.observed(apply.rows(5, TOKENS)) if apply.reads_rows else None
+            with gpu.section("merge"):
+                apply.change(layer, mask, plain, rows, "paper")
+        assert gpu.waited("merge") == 1 + (apply.kind == "cam"), gpu.waits["merge"]
+
+
 @given(st.integers(0, 9), st.integers(1, 40))
 def test_the_newest_rows_are_summed_up_to_each_row(rows: int, number: int) -> None:
     numbers = torch.arange(2.0 * rows).view(rows, 2)

@@ -34,6 +34,7 @@ from kvbench.extras.positions.re_rotation import KeyReRotation
 from kvbench.extras.positions.renumbered import RenumberedEvictingCache
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.extras.triton.evicting_slots import can_evict
+from kvbench.extras.triton.slots_batch import SlotsBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.key_rotation import KeyRotation
@@ -103,7 +104,8 @@ def together(
     cells: Sequence[EvictingCache], arrays: Sequence[Sequence[Tensor]], rule: AttentionParams
 ) -> tuple[list[Tensor], list[KVCache]]:
     """Outputs of every pass, and the caches afterwards."""
-    batch = EvictingBatch(cells, len(cells), sum(queries.shape[2] for queries, *_ in arrays))
+    kind = EvictingBatch if cells[0].kernels == "torch" else SlotsBatch
+    batch = kind(cells, len(cells), sum(queries.shape[2] for queries, *_ in arrays))
     outputs = []
     for queries, keys, values in arrays:
         outputs.append(batch.attend(0, queries, keys, values, rule))
@@ -321,7 +323,7 @@ def test_a_closed_cell_leaves_the_store_at_the_next_question() -> None:
     evictors = evictors_of([(H2O, Attention()), (POOLED, OBCacheJoint()), (STREAMING, Recency())])
     arrays = given(3, [9, 1, 1, 4, 1, 1], torch.float32)
     cells = [cache_of(evictor, 1, "triton") for evictor in evictors]
-    batch, outputs = EvictingBatch(cells, 4, 20), []
+    batch, outputs = SlotsBatch(cells, 4, 20), []
     for number, parts in enumerate(arrays):
         padded = (torch.cat((part, part[:1])) for part in parts)
         outputs.append(batch.attend(0, *padded, RULES["plain"]))
