@@ -20,6 +20,16 @@ SETTLED = ("cell", "sample", "error", "code", "replaces", "environment")
 """Columns of rows that say whether one needs a second run."""
 
 
+class RowsOfOtherCode(UserError):
+    """Rows that another code made: `fault` says which. stale: how the caller's users write a value of that setting."""
+
+    def __init__(self, fault: str, stale: str = "--stale={}") -> None:
+        rerun, keep = map(stale.format, ("rerun", "keep"))
+        fix = f"{rerun} makes them again, {keep} takes them as they are, results.dir=FOLDER starts a new folder"
+        super().__init__(f"{fault}: {fix}")
+        self.fault = fault
+
+
 class Settled(NamedTuple):
     """The rows, by (cell, sample), that need no second run; and of the others that are there what is to stand in the
     column `replaces` of the row that counts instead.
@@ -50,7 +60,7 @@ def settled(
     only with `retry_errors`. `rows`: a table with the columns of `SETTLED`.
 
     Rows whose code is not known are taken as they are, and to `tell` goes how many; with "rerun" they are made again.
-    Raises UserError for rows of other code with "stop".
+    Raises RowsOfOtherCode with "stop".
     """
     by_id = {cell.id: cell for cell in cells}
     there = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
@@ -64,10 +74,7 @@ def settled(
         return _settled(there, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
     counted = f"{count_noun(sum(group.rows for group in other_code), 'row')} of {results.path}"
     if other_code and stale == "stop":
-        raise UserError(
-            f"{counted} {_made_by(other_code, by_id, results)}: --stale=rerun makes them again, --stale=keep takes "
-            "them as they are, results.dir=FOLDER starts a new folder"
-        )
+        raise RowsOfOtherCode(f"{counted} {_made_by(other_code, by_id, results)}")
     if other_code:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
     if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other_code):
