@@ -68,7 +68,7 @@ def draw(request: Request) -> Figure:
     common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     note = f"medians and quartiles; {cells[0].new_tokens} new tokens; {n_of(counts, 'repetition')}"
-    note += request.windows({cell.cell: cell.columns["policy"] for cell in cells})
+    note += request.unsaid_settings((cell.cell, cell.columns["policy"], cell.columns["score"]) for cell in cells)
 
     def traces(name: str, key: tuple[str, int]) -> list[Trace]:
         members = [cell for cell in groups[key] if name in cell.quantities]

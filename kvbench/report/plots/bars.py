@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, columns_of, has_bottom, panels, room, titles
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, methods_of, metric_of, scaled
 from kvbench.report.tables.pivot import Block, Key, MeansRow
 from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
@@ -34,7 +34,7 @@ def draw(request: Request) -> Figure:
     dashed = "; dashed: the full cache" * any(block.cells(reference=True) for block in blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(cells)}{dashed}{request.windows({cell.cell: cell.policy for cell in cells})}",
+        f"{common}\n{measured_of(cells)}{dashed}{request.unsaid_settings(methods_of(cells))}",
         width=1.5 + room(_name_of(line) for drawn in bars for line, _ in drawn),
         height=0.6 + 0.2 * sum(rows) / len(rows),
         columns=columns,

@@ -10,7 +10,7 @@ from kvbench.records import KeptSets
 from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.plots.canvas import colour_bar, label_axes, n_of, panels, titles
 from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
-from kvbench.report.plots.plot import Request, cells_of
+from kvbench.report.plots.plot import Request, cells_of, methods_of
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -46,7 +46,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
                 f"cell {cell} has kept sets of different numbers of heads; use one results folder per model"
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
-    common += request.windows({cell: cells[cell].policy for cell in by_cell})
+    common += request.unsaid_settings(methods_of(cells[cell] for cell in by_cell))
     return common, [KeptPanel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
 
 

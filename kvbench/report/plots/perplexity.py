@@ -16,7 +16,7 @@ from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
 from kvbench.report.plots.curves import Panel, Trace, draw_curves
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, methods_of
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
@@ -38,8 +38,8 @@ def draw(request: Request) -> Figure:
             raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
-    cells = {cell.cell: cell.policy for cell in cells_of(blocks)}
-    recorded = read_curves(request.source, cells.keys(), request.warn)
+    methods = methods_of(cells_of(blocks))
+    recorded = read_curves(request.source, {cell for cell, _, _ in methods}, request.warn)
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
@@ -48,7 +48,7 @@ def draw(request: Request) -> Figure:
     texts = {len(curves) for curves in curves_of.values()}
     than = "relative to the full cache, " * ratio
     bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
-    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
+    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.unsaid_settings(methods)}"
     marks = marks_of(blocks)
 
     def traces(block: Block, column: Key) -> list[Trace]:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, check_file, n_of, save, styled
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where, check_where
-from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, MeansRow, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.usual_values import unsaid_settings
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 from kvbench.support.text import closest, printable
@@ -47,11 +47,11 @@ class Request:
         """Return the selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
 
-    def windows(self, policies: Mapping[str, str]) -> str:
-        """Return the line of a heading that says which windows, newest tokens and pooling cells have, if any has, and
-        which protocol is not `paper`. policies: the label of each cell's policy, by cell.
+    def unsaid_settings(self, methods: Iterable[tuple[str, str | None, str | None]]) -> str:
+        """Return the line of a heading about settings that labels leave out, if there are any; methods: as of
+        `kvbench.report.tables.usual_values.unsaid_settings`.
         """
-        text = windows(policies, describer(self.source))
+        text = unsaid_settings(methods, describer(self.source))
         return f"\n{text}" if text else ""
 
 
@@ -107,6 +107,11 @@ def kind_of(name: str) -> Named:
 def cells_of(blocks: Sequence[Block]) -> list[Summary]:
     """Return all cells, with references, once per block."""
     return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
+
+
+def methods_of(cells: Iterable[Summary]) -> list[tuple[str, str, str | None]]:
+    """Return each cell with the labels of its policy and its score."""
+    return [(cell.cell, cell.policy, cell.score) for cell in cells]
 
 
 def scaled(cell: Summary, value: float | None) -> float:

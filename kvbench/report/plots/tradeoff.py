@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, Point, titles
 from kvbench.report.plots.curves import Panel, Trace, draw_curves
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, methods_of, metric_of, scaled
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
@@ -49,7 +49,6 @@ def draw(request: Request) -> Figure:
     shown: list[tuple[Block, str | None]] = [(block, None) for block in blocks]
     if crowded:
         shown = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
-    policies = {cell.cell: cell.policy for cell in cells}
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     if all(_AXES[x][1](cell) is None for cell in cells):
         raise NothingSelected(f"no selected row says x={x}: the run that wrote them did not measure it")
@@ -67,7 +66,7 @@ def draw(request: Request) -> Figure:
             axes[0].set_ylim(PERCENT)
 
     return draw_curves(
-        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(policies)}",
+        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.unsaid_settings(methods_of(cells))}",
         panels=panels,
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=scale,

@@ -13,10 +13,9 @@ from kvbench.report.acted import CONTROL
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
 from kvbench.report.stats.verdicts import FLOOR
-from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
-from kvbench.report.tables.usual_values import usual_values
+from kvbench.report.tables.usual_values import unsaid_settings
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
 
@@ -68,10 +67,7 @@ def means_table(
         read = [_read(line.cells.values())] if has_reader else []
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
-    policies = {cell.cell: cell.policy for cell in cells}
-    labels = {"policy": policies, "score": {cell.cell: cell.score for cell in cells}}
-    usual = (text for group, each in labels.items() for text in usual_values(group, each, describe))
-    described = "; ".join(filter(None, (windows(policies, describe), *usual)))
+    described = unsaid_settings(((cell.cell, cell.policy, cell.score) for cell in cells), describe)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
     reference, others = block.cells(reference=True), block.cells(reference=False)
