@@ -15,6 +15,8 @@ from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
+FULL_CACHE = {"policy": "full", "score": "null", "budget": "1.0"}
+"""What selects the rows of the full cache."""
 _LISTED = 12
 
 
@@ -51,6 +53,18 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in patterns)]
         left[left] = np.isin(codes, chosen)
     return rows.filter(pa.array(left)) if where else rows
+
+
+def without_full_cache(where: Where) -> str:
+    """Return the conditions that would select the full cache too, which a selection that does not name policies, or
+    names `full`, leaves out; "" if it does not.
+    """
+    left_out = [f"{key}={value}" for key, value in FULL_CACHE.items() if not _selects(where, key, value)]
+    return "" if "policy=full" in left_out else " ".join(left_out)
+
+
+def _selects(where: Where, key: str, value: str) -> bool:
+    return key not in where or any(_matches(pattern, value) for pattern in where[key])
 
 
 def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:

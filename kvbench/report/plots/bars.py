@@ -34,7 +34,7 @@ def draw(request: Request) -> Figure:
     dashed = "; dashed: the full cache" * any(block.cells(reference=True) for block in blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(cells)}{dashed}{request.unsaid_settings(methods_of(cells))}",
+        f"{common}\n{measured_of(cells)}{dashed}{request.left_out}{request.unsaid_settings(methods_of(cells))}",
         width=1.5 + room(_name_of(line) for drawn in bars for line, _ in drawn),
         height=0.6 + 0.2 * sum(rows) / len(rows),
         columns=columns,

@@ -48,7 +48,7 @@ def draw(request: Request) -> Figure:
     texts = {len(curves) for curves in curves_of.values()}
     than = "relative to the full cache, " * ratio
     bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
-    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.unsaid_settings(methods)}"
+    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.left_out}"
     marks = marks_of(blocks)
 
     def traces(block: Block, column: Key) -> list[Trace]:
@@ -68,7 +68,7 @@ def draw(request: Request) -> Figure:
         ]
 
     return draw_curves(
-        heading=f"{common}\n{note}",
+        heading=f"{common}\n{note}{request.unsaid_settings(methods)}",
         panels=[
             Panel(
                 title,

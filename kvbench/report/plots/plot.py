@@ -12,7 +12,7 @@ from kvbench.records.lines import Warn
 from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, check_file, n_of, save, styled
 from kvbench.report.rows import describer, load_table
-from kvbench.report.selection import NothingSelected, Where, check_where
+from kvbench.report.selection import NothingSelected, Where, check_where, without_full_cache
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, MeansRow, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.usual_values import unsaid_settings
@@ -46,6 +46,12 @@ class Request:
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """Return the selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
+
+    @property
+    def left_out(self) -> str:
+        """Words of a heading that say how to select the full cache, if the selection leaves it out."""
+        condition = without_full_cache(self.where)
+        return f"; without the full cache, whose rows have {condition}" if condition else ""
 
     def unsaid_settings(self, methods: Iterable[tuple[str, str | None, str | None]]) -> str:
         """Return the line of a heading about settings that labels leave out, if there are any; methods: as of

@@ -53,7 +53,7 @@ def draw(request: Request) -> Figure:
     if all(_AXES[x][1](cell) is None for cell in cells):
         raise NothingSelected(f"no selected row says x={x}: the run that wrote them did not measure it")
     intervals = request.settings.get("intervals") != "no"
-    grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
+    note = measured_of(cells, intervals) + "; grey: the other policies" * (crowded and len(marks.policies) > 1)
     panels = [
         Panel(title, list(_traces(block, policy, marks, x, intervals)), _AXES[x][0], metric_of(cells))
         for title, (block, policy) in zip(panel_titles, shown, strict=True)
@@ -66,7 +66,7 @@ def draw(request: Request) -> Figure:
             axes[0].set_ylim(PERCENT)
 
     return draw_curves(
-        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.unsaid_settings(methods_of(cells))}",
+        heading=f"{common}\n{note}{request.left_out}{request.unsaid_settings(methods_of(cells))}",
         panels=panels,
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=scale,

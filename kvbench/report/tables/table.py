@@ -23,7 +23,7 @@ from kvbench.report.frames import Source
 from kvbench.report.report_file import FORMATS as ALL_FORMATS
 from kvbench.report.report_file import check_format, check_parquet, file_to
 from kvbench.report.rows import describer, load, load_table
-from kvbench.report.selection import NothingSelected, Where, conditions
+from kvbench.report.selection import NothingSelected, Where, conditions, without_full_cache
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.stats.pass_at import pass_at
 from kvbench.report.tables.average import averaged
@@ -158,6 +158,9 @@ def report_of(
     tables = tuple(means_table(block, described, marks, view.against or "", view.triggered) for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
+    if condition := without_full_cache(where or {}):
+        note = f"The selection leaves out the full cache, whose rows have {condition}."
+        tables = tuple(replace(table, notes=(*table.notes, note)) for table in tables)
     return Report(
         warnings=_warnings(measured, describe),
         tables=tables,
