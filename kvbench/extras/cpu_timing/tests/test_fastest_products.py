@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvbench.extras.cpu_timing import timing
-from kvbench.extras.cpu_timing.timing import fastest_products, half_is_slower, remembered
+from kvbench.extras.cpu_timing.fastest_products import fastest_products, half_is_slower, remembered
 from kvbench.models.linear_layers import MixedLinear, OneDnnLinear, TorchLinear, chosen_products
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
