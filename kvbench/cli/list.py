@@ -156,18 +156,18 @@ def _matching(kind: str, patterns: Sequence[str], available: Iterable[str]) -> l
     return [name for name in available if name in matches]
 
 
-def _names(before: Sequence[str]) -> Sequence[str]:
+def _names(words_before: Sequence[str]) -> Sequence[str]:
     """Return the words that can follow: a kind, then the names of its items."""
-    if not before:
+    if not words_before:
         return (*GROUPS, *OTHERS)
-    if before[0] == SETTINGS:
+    if words_before[0] == SETTINGS:
         return SETTINGS_OF_RUNS.groups
-    if before[0] == COLUMNS:
+    if words_before[0] == COLUMNS:
         from kvbench.records.meanings import MEANINGS
 
         return list(MEANINGS)
-    settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
-    return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
+    settings = (f"protocol={name}" for name in protocols()) if words_before[0] == "policies" else ()
+    return [*(items(GROUPS[words_before[0]]) if words_before[0] in GROUPS else ()), *settings]
 
 
 def _explained(group: str, described: Description) -> Description:

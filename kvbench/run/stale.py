@@ -63,7 +63,7 @@ def settled(
     Raises RowsOfOtherCode with "stop".
     """
     by_id = {cell.id: cell for cell in cells}
-    there = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
+    all_rows = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
     differing = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
@@ -71,7 +71,7 @@ def settled(
     if stale == "rerun":
         to_rerun = {(group.cell, group.code) for group in differing}
         codes = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
-        return _settled(there, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
+        return _settled(all_rows, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
     counted = f"{count_noun(sum(group.rows for group in other_code), 'row')} of {results.path}"
     if other_code and stale == "stop":
         raise RowsOfOtherCode(f"{counted} {_made_by(other_code, by_id, results)}")
@@ -82,15 +82,15 @@ def settled(
             f"{count_noun(unknown, 'row')} of {results.path} do not say which code made them and are kept; "
             "--stale=rerun makes them again"
         )
-    return _settled(there, rows)
+    return _settled(all_rows, rows)
 
 
-def _settled(there: pa.Table, rows: pa.Table) -> Settled:
+def _settled(all_rows: pa.Table, settled_rows: pa.Table) -> Settled:
     """Return what is settled if these of the recorded rows need no second run."""
-    done = _keys(rows)
-    if there.num_rows == rows.num_rows:
+    done = _keys(settled_rows)
+    if all_rows.num_rows == settled_rows.num_rows:
         return Settled(done, {})
-    columns = zip(*(there[name].to_pylist() for name in ("cell", "sample", "replaces")), strict=True)
+    columns = zip(*(all_rows[name].to_pylist() for name in ("cell", "sample", "replaces")), strict=True)
     return Settled(done, {(cell, at): (before or 0) + 1 for cell, at, before in columns if (cell, at) not in done})
 
 

@@ -271,18 +271,18 @@ def report_of(comparison: Comparison) -> Report:
     lines = [(line, figures(line)) for line in comparison.all_lines]
     empty = [head for head in _RARE if all(texts[head] in ("", "0") for _, texts in lines)]
     heads = [head for head in lines[0][1] if head not in empty]
-    shown = []
+    table_rows = []
     for line, texts in lines:
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
         row = TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
-        shown += [] if _only_on(line) else [row]
+        table_rows += [] if _only_on(line) else [row]
     explained, not_compared = notes(comparison)
     table = Table.of(
         names,
         heads,
-        shown,
+        table_rows,
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(explained),

@@ -72,19 +72,19 @@ def draw_kept(request: Request) -> Figure:
     return kept_figure(shown, f"{common}\nKV pairs kept, {_samples(shown)}")
 
 
-def kept_figure(shown: Sequence[KeptPanel], heading: str) -> Figure:
+def kept_figure(kept_panels: Sequence[KeptPanel], heading: str) -> Figure:
     """Return the figure of `draw_kept` for panels whose kept sets have positions."""
-    heads = np.array([len(layer) for layer in shown[0].sets[0].lengths])
-    most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
+    heads = np.array([len(layer) for layer in kept_panels[0].sets[0].lengths])
+    most = max(sum(map(len, panel.sets[0].lengths)) for panel in kept_panels)
     figure, axes = panels(
-        [panel.title for panel in shown],
+        [panel.title for panel in kept_panels],
         f"{heading}; one row per KV head, layer 0 at the top",
         height=0.65 + max(0.06 * most, 0.9),
         margin=0.9,
         sharex=True,
         sharey=True,
     )
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(axes, kept_panels, strict=True):
         shares = kept_shares(panel)
         extent = (0, 100, len(shares), 0)
         axis.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=extent, interpolation="none")

@@ -43,8 +43,8 @@ def draw(request: Request) -> Figure:
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
-    shown = [(block, column) for block in blocks for column in block.columns]
-    common, panel_titles = titles([block.title_of(column) for block, column in shown])
+    places = [(block, column) for block in blocks for column in block.columns]
+    common, panel_titles = titles([block.title_of(column) for block, column in places])
     texts = {len(curves) for curves in curves_of.values()}
     than = "relative to the full cache, " * ratio
     bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
@@ -76,7 +76,7 @@ def draw(request: Request) -> Figure:
                 "position in the text (tokens)",
                 "perplexity / full cache" if ratio else "perplexity",
             )
-            for title, (block, column) in zip(panel_titles, shown, strict=True)
+            for title, (block, column) in zip(panel_titles, places, strict=True)
         ],
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=_scale,

@@ -33,15 +33,15 @@ class Request:
     def cells(self, by_question: bool = False) -> list[Summary]:
         """Return selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
         cells = summaries(load_table(self.source, NEEDED, self.warn, self.where), by_question)
-        drawn = [cell for cell in cells if cell.mean is not None]
-        if not drawn:
+        valued = [cell for cell in cells if cell.mean is not None]
+        if not valued:
             failed = sum(cell.errors for cell in cells)
             raise NothingSelected(
                 f"no row of {len(cells)} cells has a value; {failed} failed, see `kvbench report table`"
             )
-        if len(drawn) < len(cells):
-            self.warn(f"{len(cells) - len(drawn)} of {len(cells)} cells have no value and are left out")
-        return drawn
+        if len(valued) < len(cells):
+            self.warn(f"{len(cells) - len(valued)} of {len(cells)} cells have no value and are left out")
+        return valued
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """Return the selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
@@ -86,19 +86,19 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
     Raises ValueError for an unknown kind or setting, FileNotFoundError if there are no rows, curves or kept sets,
     NothingSelected if no row is selected or no selected row has a value.
     """
-    drawn = kind_of(kind)
-    allowed = drawn.keys
-    chosen, where = {}, {}
+    plot_kind = kind_of(kind)
+    allowed = plot_kind.keys
+    kind_settings, where = {}, {}
     for key, value in (settings or {}).items():
         if key not in allowed:
             where[key] = [text.strip() for text in value.split(",")]
         elif value not in allowed[key]:
             raise UserError(f"{key}={value}: allowed for {kind}: {key}={'|'.join(allowed[key])}")
         else:
-            chosen[key] = value
+            kind_settings[key] = value
     check_where(where)
     with styled():
-        return drawn.load()(Request(source, where, chosen, warn))
+        return plot_kind.load()(Request(source, where, kind_settings, warn))
 
 
 def kind_of(name: str) -> Named:
