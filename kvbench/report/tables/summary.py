@@ -157,9 +157,8 @@ def summaries(
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
     did_act, is_judged = (part[order] for part in acted(table))
-    is_counted, beside = good, _full_values(table)[order] if triggered else None
-    if triggered:
-        is_counted = good & (did_act | (table["policy"].to_numpy()[order] == FULL))
+    is_counted = good & (did_act | (table["policy"].to_numpy()[order] == FULL)) if triggered else good
+    beside = _full_values(table)[order] if triggered else None
     declared = grouped(
         table.group_by(["metric", "unit", "better"]).aggregate([]).to_pylist(),
         lambda declaration: declaration["metric"],
