@@ -56,11 +56,12 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
 
 
 def without_full_cache(where: Where) -> str:
-    """Return the conditions that would select the full cache too, which a selection that does not name policies, or
-    names `full`, leaves out; "" if it does not.
+    """Return the conditions that would select the full cache too; "" where a selection has it, names other policies, or
+    names settings of policies and scores, which the full cache does not have.
     """
     left_out = [f"{key}={value}" for key, value in FULL_CACHE.items() if not _selects(where, key, value)]
-    return "" if "policy=full" in left_out else " ".join(left_out)
+    is_narrowed = "policy=full" in left_out or any(key.startswith(("policy.", "score.")) for key in where)
+    return "" if is_narrowed else " ".join(left_out)
 
 
 def _selects(where: Where, key: str, value: str) -> bool:
