@@ -61,7 +61,7 @@ def main(flags: argparse.Namespace) -> int:
 
 def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     """Return settings that are shares between 0 and 1, and the other words. Raises UserError for other values."""
-    texts, others = split_settings(words, defaults)
+    texts, other_words = split_settings(words, defaults)
     settings = dict(defaults)
     for key, value in texts.items():
         try:
@@ -70,4 +70,4 @@ def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, 
             settings[key] = 0.0
         if not 0 < settings[key] < 1:
             raise UserError(f"{key}={value}: allowed: a number between 0 and 1, such as {key}={defaults[key]:g}")
-    return settings, others
+    return settings, other_words

@@ -284,10 +284,10 @@ def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
         return False
 
 
-def places(root: str | None, whole: bool = True) -> Iterator[Check]:
+def places(root: str | None, with_splitter: bool = True) -> Iterator[Check]:
     """Yield the folders that runs read from, and what each family of tasks lacks under `data.root`.
 
-    whole: also how sentences are split where no essays are at hand; nltk takes a second to load.
+    with_splitter: also how sentences are split where no essays are at hand; nltk takes a second to load.
     """
     from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
 
@@ -312,7 +312,7 @@ def places(root: str | None, whole: bool = True) -> Iterator[Check]:
             yield Check("-", f"data {name}", text, command(root, name))
         else:
             yield Check("ok", f"data {name}", f"{source.tasks}{unpinned}")
-    if not whole and absent(root, read_lock()["paul_graham_essays"]):
+    if not with_splitter and absent(root, read_lock()["paul_graham_essays"]):
         return
     try:
         if resolved("auto") == "english":

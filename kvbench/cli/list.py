@@ -3,7 +3,7 @@
 import argparse
 import fnmatch
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvbench.cli.errors import ExitCode
@@ -95,12 +95,9 @@ def main(flags: argparse.Namespace) -> int:
         print(flags.help_text(), end="")
         return ExitCode.OK
     kind, *names = flags.words
-    if kind == REPORTS:
-        return _print_reports(names, flags.json)
-    if kind == SETTINGS:
-        return _print_settings(names, flags.json)
-    if kind == COLUMNS:
-        return _print_columns(names, flags.json)
+    if kind in OTHERS:
+        {REPORTS: _print_reports, SETTINGS: _print_settings, COLUMNS: _print_columns}[kind](names, flags.json)
+        return ExitCode.OK
     if kind not in GROUPS:
         fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, *OTHERS))
         raise UserError(f"cannot list {kind}: {fix}")
@@ -156,18 +153,18 @@ def _matching(kind: str, patterns: Sequence[str], available: Iterable[str]) -> l
     return [name for name in available if name in matches]
 
 
-def _names(before: Sequence[str]) -> Sequence[str]:
+def _names(words_before: Sequence[str]) -> Sequence[str]:
     """Return the words that can follow: a kind, then the names of its items."""
-    if not before:
+    if not words_before:
         return (*GROUPS, *OTHERS)
-    if before[0] == SETTINGS:
+    if words_before[0] == SETTINGS:
         return SETTINGS_OF_RUNS.groups
-    if before[0] == COLUMNS:
+    if words_before[0] == COLUMNS:
         from kvbench.records.meanings import MEANINGS
 
         return list(MEANINGS)
-    settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
-    return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
+    settings = (f"protocol={name}" for name in protocols()) if words_before[0] == "policies" else ()
+    return [*(items(GROUPS[words_before[0]]) if words_before[0] in GROUPS else ()), *settings]
 
 
 def _explained(group: str, described: Description) -> Description:
@@ -214,8 +211,8 @@ def _under(protocol: str, policy: Description) -> Description:
     settings = []
     for setting in policy.settings:
         default = values[protocol].get(setting.key)
-        others = {name: other for name, tree in values.items() if (other := tree.get(setting.key)) != default}
-        others = {name: other for name, other in others.items() if other is not None}
+        defaults = {name: tree.get(setting.key) for name, tree in values.items()}
+        others = {name: other for name, other in defaults.items() if other not in (default, None)}
         if others and setting.default:
             otherwise = ", ".join(f"protocol={name}: {format_value(other)}" for name, other in others.items())
             setting = replace(setting, default=format_value(default), otherwise=otherwise)
@@ -223,40 +220,37 @@ def _under(protocol: str, policy: Description) -> Description:
     return replace(policy, settings=tuple(settings))
 
 
-def _print_reports(names: Sequence[str], as_json: bool) -> int:
+def _print_reports(names: Sequence[str], as_json: bool) -> None:
     """Print the reports of `kvbench report`. Raises UserError for names: `kvbench report --help` explains them."""
     from kvbench.cli.main import declared
 
     if names:
         raise UserError(f"kvbench list reports takes no names: {' '.join(names)}; see kvbench report --help")
-    reports = [(name, str(verb.description)) for name, verb in declared("report").verbs.items()]
-    if as_json:
-        print(json.dumps([{"name": name, "says": description} for name, description in reports], indent=1))
-    else:
-        print_columns(reports, ("bold",))
-    return ExitCode.OK
+    _print_said({name: str(verb.description) for name, verb in declared("report").verbs.items()}, as_json)
 
 
-def _print_columns(names: Sequence[str], as_json: bool) -> int:
+def _print_columns(names: Sequence[str], as_json: bool) -> None:
     """Print the columns of a row. Raises UserError for a name or pattern that no column has."""
     from kvbench.records.meanings import MEANINGS
 
-    columns = [(name, MEANINGS[name]) for name in _matching("column", names, MEANINGS)]
+    _print_said({name: MEANINGS[name] for name in _matching("column", names, MEANINGS)}, as_json)
+
+
+def _print_said(sentences: Mapping[str, str], as_json: bool) -> None:
+    """Print names, each with its sentence."""
     if as_json:
-        print(json.dumps([{"name": name, "says": says} for name, says in columns], indent=1))
+        print(json.dumps([{"name": name, "says": says} for name, says in sentences.items()], indent=1))
     else:
-        print_columns(columns, ("bold",))
-    return ExitCode.OK
+        print_columns([*sentences.items()], ("bold",))
 
 
-def _print_settings(words: Sequence[str], as_json: bool) -> int:
+def _print_settings(words: Sequence[str], as_json: bool) -> None:
     from kvbench.cli.all_settings import lines_of, print_all
 
     if as_json:
         print(json.dumps([asdict(line) for line in lines_of(words)], indent=1))
     else:
         print_all(words)
-    return ExitCode.OK
 
 
 def _print_lines(described: Sequence[Description]) -> None:
@@ -276,10 +270,8 @@ def _print_whole(described: Sequence[Description]) -> None:
         lines = [(2, part) for part in item.says.split("\n")]
         lines += [(2, f"{VERIFIED}{item.verified}")] if item.verified else []
         for setting in item.settings:
-            default, comment = (
-                setting.default and f"={setting.default}",
-                "; ".join(filter(None, (setting.otherwise, setting.comment))),
-            )
+            default = setting.default and f"={setting.default}"
+            comment = "; ".join(filter(None, (setting.otherwise, setting.comment)))
             lines.append((4, f"{setting.key}{default}{comment and f'   # {comment}'}"))
         for indent, text in lines:
             parts = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)

@@ -29,9 +29,9 @@ def overview() -> str:
     """Return the commands in groups, for `kvbench --help`."""
     by_name = commands()
     lines = {title: [title] for title in HEADINGS}
-    more = [name for name, each in by_name.items() if each.heading not in lines]
-    for name, each in by_name.items():
-        lines.get(each.heading or "", []).append(f"  {name:<10}  {each.says}")
+    unlisted = [name for name, command in by_name.items() if command.heading not in lines]
+    for name, command in by_name.items():
+        lines.get(command.heading or "", []).append(f"  {name:<10}  {command.says}")
     groups = "\n".join(line for group in lines.values() for line in group)
     return f"""kvbench: benchmark KV-cache eviction methods
 
@@ -39,7 +39,7 @@ usage: kvbench COMMAND [key=value ...] [--flag ...]
 
 {groups}
 
-More: {" ".join(more)}
+More: {" ".join(unlisted)}
 
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench compare policy=snapkv,score=attn policy=snapkv,score=obcache_joint

@@ -56,15 +56,15 @@ def main(flags: argparse.Namespace) -> int:
 
 def described(files: "Iterable[Taken]") -> Iterator[str]:
     """Yield a line for each file of rows and their details, and one for all other files of a kind and folder."""
-    others = Counter[tuple[str, str]]()
-    for each in files:
-        kind, folder = each.file.parent.name, str(each.file.parent.parent)
-        if each.lines is not None:
-            yield f"{kind}/{each.file.name}: {count_noun(len(each.lines), 'row')} from {folder}"
-        elif each.file.suffix == ".jsonl":
-            yield f"{kind}/{each.file.name}: from {folder}"
+    other_files = Counter[tuple[str, str]]()
+    for taken in files:
+        kind, folder = taken.file.parent.name, str(taken.file.parent.parent)
+        if taken.lines is not None:
+            yield f"{kind}/{taken.file.name}: {count_noun(len(taken.lines), 'row')} from {folder}"
+        elif taken.file.suffix == ".jsonl":
+            yield f"{kind}/{taken.file.name}: from {folder}"
         else:
-            others[kind, folder] += 1
-    for (kind, folder), count in others.items():
+            other_files[kind, folder] += 1
+    for (kind, folder), count in other_files.items():
         yield f"{kind}: {count_noun(count, 'file')} from {folder}"
     yield "nothing was written"

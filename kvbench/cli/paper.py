@@ -84,8 +84,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("--measure estimates the time of --plan: give both flags")
     name, *words = flags.words or [""]
     if name == "list":
-        given = {name: value for name, value in vars(flags).items() if value and (name, value) != ("stale", "stop")}
-        flag_names = [f"--{flag.replace('_', '-')}" for flag in given if flag != "words"]
+        set_flags = [flag for flag, value in vars(flags).items() if value and (flag, value) != ("stale", "stop")]
+        flag_names = [f"--{flag.replace('_', '-')}" for flag in set_flags if flag != "words"]
         if words or flag_names:
             raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *flag_names])}")
         from kvbench.cli.list import print_list
@@ -108,8 +108,8 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
     from kvbench.papers.run import render_all, render_item
 
-    given = {field.name: getattr(flags, field.name) for field in fields(PaperRequest)}
-    request = PaperRequest(**{**given, "words": tuple(words)})
+    settings = {field.name: getattr(flags, field.name) for field in fields(PaperRequest)}
+    request = PaperRequest(**{**settings, "words": tuple(words)})
     runner = Runner(SCREEN, PartOfItem)
     try:
         if name != "all":

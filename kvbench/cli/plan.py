@@ -65,6 +65,7 @@ def declare(parser: Parser) -> None:
 
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
+    from kvbench.cli.sweep import warn_of
     from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
     from kvbench.work.plan_text import submission_text
     from kvbench.work.planned import plan_sweep
@@ -86,8 +87,7 @@ def main(flags: argparse.Namespace) -> int:
         print(submission_text(submitted))
         return 0
     seconds, start = estimate(sweep.plan, similar), starting(sweep.plan, similar, planning)
-    for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
-        tell(f"warning: {text}")
+    warn_of(sweep.plan)
     if flags.json:
         print(json.dumps(_tree(sweep, seconds, start), indent=1))
     else:

@@ -95,7 +95,10 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     share = f" ({100 * current.done / current.rows:.0f} %)" if current.rows else ""
     failed = f", {current.failed} of them failed" if current.failed else ""
     done = f"{current.done} of {current.rows} rows done{share}{failed}, {current.rows_left} left"
-    say(console, f"{folder.path}: {'no rows yet, a process is starting' if current.is_starting else done}")
+    if current.is_starting:
+        began = min(process.started_utc for process in current.running.values())
+        done = f"no rows yet, a process has been starting since {began}; it counts its rows when its model has answered"
+    say(console, f"{folder.path}: {done}")
     if current.processes:
         say(console, f"processes: {_counts(current.processes)}; {current.prompts_running} prompts being made")
     for job, tasks in (current.jobs or {}).items():
@@ -131,7 +134,10 @@ def status(folder: ResultsFolder) -> Status:
     from kvbench.records.rows import recorded, within
 
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
-        raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
+        raise MissingFile(
+            f"no results in {folder.path}: name a folder of kvbench run with --results DIR; a run that has just begun "
+            "writes there when its settings, model and data are checked"
+        )
     requested = folder.read_requested()
     rows = recorded(folder, (), lambda text: None if TORN in text else warn(text))  # or a line that is being written
     counted = within(rows, requested) if requested else rows

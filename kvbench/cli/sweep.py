@@ -7,10 +7,11 @@ from functools import partial
 import pyarrow as pa
 
 from kvbench.cli.errors import ExitCode, guarded
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, warn
 from kvbench.records.rows import fetched
-from kvbench.run.launch.local import handling
+from kvbench.run.plan import Plan
 from kvbench.run.shard import Shard
+from kvbench.run.signals import handling, stop_at_once
 from kvbench.run.stale import Stale
 from kvbench.support.named import member, named
 from kvbench.support.quantity import count_noun
@@ -19,7 +20,7 @@ from kvbench.tasks.task import Task
 from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress
-from kvbench.work.sweep import RunOutput, make, recorded_rows, stop_at_once
+from kvbench.work.sweep import RunOutput, make, recorded_rows
 
 SCREEN = RunOutput(tell, progress)
 """The screen of commands: stderr."""
@@ -55,8 +56,7 @@ def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
     logger = logger or NoLogger()
     part = partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale, logger=logger)
     if sweep.part is None and not has_launcher():  # one process warns for all
-        for text in filter(None, (warning.load()(sweep.plan) for warning in named("warning").values())):
-            tell(f"warning: {text}")
+        warn_of(sweep.plan)
     with handling(() if sweep.part else sweep.launcher.signals, stop_at_once):
         code, ended = make(sweep, command, part, SCREEN)
         if not ended:
@@ -73,6 +73,13 @@ def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
         if not isinstance(logger, NoLogger):
             _mirror(sweep, logger, rows)
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
+
+
+def warn_of(plan: Plan) -> None:
+    """Print the warnings about a plan."""
+    for warning in named("warning").values():
+        if text := warning.load()(plan):
+            warn(text)
 
 
 def _mirror_whole(sweep: Sweep, logger: Logger) -> None:

@@ -69,16 +69,16 @@ def combinations(overrides: Sequence[Override], unused: set[str] | None = None) 
     `unused` is given, settings that no combination has are added to it. Raises UserError for names that no group has,
     and for settings that no combination has.
     """
-    chosen = [override for override in with_members(overrides) if override.is_group]
+    group_overrides = [override for override in with_members(overrides) if override.is_group]
     settings = [override for override in overrides if not override.is_group]
     settings.sort(key=lambda override: (override.key != "protocol", override.key.count(".")))  # parts before fields
-    for override in chosen:
+    for override in group_overrides:
         for value in override.values:
             if find(override.key, value.text) is None:
                 raise UserError(unknown_name(override.key, value.text))
-    _check_number([*chosen, *settings])
-    groups = [override.key for override in chosen]
-    named = product(*([value.text for value in override.values] for override in chosen))
+    _check_number([*group_overrides, *settings])
+    groups = [override.key for override in group_overrides]
+    named = product(*([value.text for value in override.values] for override in group_overrides))
     bases = [composed(dict(zip(groups, names, strict=True))) for names in named]
     if not any(setting.key == LENGTH for setting in settings):
         bases = _with_shared_length(bases)
@@ -112,33 +112,33 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
     return [replace(each, values=members(each)) if each.is_group else each for each in overrides]
 
 
-def composed(chosen: Mapping[str, str]) -> Tree:
+def composed(members: Mapping[str, str]) -> Tree:
     """Return the tree of a choice of names, by group. Raises UserError for a bad file."""
     tree = dict(declared(RUN))
     for group, name in {**brought(paths.conf()).usual, **held_groups()}.items():
-        item = find(group, chosen.get(group, name))
+        item = find(group, members.get(group, name))
         assert item is not None, "names of a command line are checked before"
         entry = content(item)
         if group == "policy":  # it may change settings of its score
-            tree = _merged(tree, content(_score_of(item, entry, chosen.get("score"))))
+            tree = _merged(tree, content(_score_of(item, entry, members.get("score"))))
         tree = _merged(tree, {key: part for key, part in entry.items() if key != "defaults"})
     usual = defaults_of("task", tree["task"])
     return {**tree, "task": {name: usual[name] for name in declared(EVERY_TASK)} | tree["task"]}
 
 
-def _score_of(policy: GroupItem, entry: Tree, chosen: str | None) -> GroupItem:
+def _score_of(policy: GroupItem, entry: Tree, chosen_score: str | None) -> GroupItem:
     """Return the score of a policy: the one that was chosen if it takes one, else the one that its file names.
 
     Raises UserError for a file that names something else.
     """
-    match [each for each in entry.get("defaults") or () if each != "_self_"]:
+    match [default for default in entry.get("defaults") or () if default != "_self_"]:
         case [{"/score": str(own)}]:
             pass
         case []:
             own = "attn"
         case named:
             raise UserError(f"{policy}: {policy.path}: defaults: {format_value(named)}: allowed: [/score: NAME]")
-    name = chosen if chosen is not None and "score" in entry["policy"]["accepts"] else own
+    name = chosen_score if chosen_score is not None and "score" in entry["policy"]["accepts"] else own
     item = find("score", name)
     if item is None:
         raise UserError(f"{policy}: {policy.path}: no score {name}: {closest(name, items('score'))}")

@@ -53,15 +53,15 @@ def policy_from(target: type[Policy], settings: Mapping[str, Any]) -> Policy:
 
     Raises UserError for settings that are not allowed.
     """
-    own, steps = dict(settings), list[Step]()
+    own_settings, steps = dict(settings), list[Step]()
     for step in _plain():
-        named = [each.name for each in fields(step) if each.name in own]  # type: ignore[arg-type]
-        steps.append(validated(step, "policy", {name: own.pop(name) for name in named}))
+        named = [each.name for each in fields(step) if each.name in own_settings]  # type: ignore[arg-type]
+        steps.append(validated(step, "policy", {name: own_settings.pop(name) for name in named}))
     for part, each in (kinds(ALLOCATION) | kinds()).items():
-        if part in own:
-            own[part] = _of_kind(part, each, own[part])
-    steps += [own.pop(part) for part in kinds() if part in own]
-    policy = validated(target, "policy", own)
+        if part in own_settings:
+            own_settings[part] = _of_kind(part, each, own_settings[part])
+    steps += [own_settings.pop(part) for part in kinds() if part in own_settings]
+    policy = validated(target, "policy", own_settings)
     return replace(policy, steps=(*policy.steps, *steps))
 
 
@@ -95,8 +95,8 @@ def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:
 
 def settings_of(policy: Policy) -> dict[str, Any]:
     """Return all settings of a policy and its steps, in the order in which labels name them."""
-    own = asdict(replace(policy, steps=()))
-    del own["steps"]
+    own_settings = asdict(replace(policy, steps=()))
+    del own_settings["steps"]
     by_class, added = {type(step): step for step in policy.steps}, dict[str, dict[str, Any]]()
     for step in (by_class.pop(each, None) or each() for each in _plain()):
         added.setdefault(step.after, {}).update(asdict(step))  # type: ignore[call-overload]
@@ -104,7 +104,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
         chosen = next((by_class.pop(kind) for kind in each if kind in by_class), Drop())
         added.setdefault(Kind.after, {})[part] = asdict(chosen)  # type: ignore[call-overload]
     values: dict[str, Any] = {}
-    for name, value in own.items():
+    for name, value in own_settings.items():
         values |= {name: value} | added.get(name, {})
     for step in by_class.values():  # of no file
         values |= step.described()

@@ -260,17 +260,17 @@ def scored(score: Score, layer: LayerCache, window: ObservationWindow | None, re
     with blaming("score", score, "" if score.inputs.window else WITHOUT_WINDOW):
         raw: Any = score(layer, window, reduce)
     allowed = {(heads, layer.lengths[0]) for heads in (layer.query_heads, layer.cache_heads)}
-    made, expected = "", " or ".join(str(list(shape)) for shape in sorted(allowed))
+    fault, expected = "", " or ".join(str(list(shape)) for shape in sorted(allowed))
     if not isinstance(raw, Tensor):
-        made, expected = f"is of type {type(raw).__name__}", "a torch.Tensor"
+        fault, expected = f"is of type {type(raw).__name__}", "a torch.Tensor"
     elif not raw.is_floating_point():
-        made, expected = f"has dtype {raw.dtype}", "torch.float32"
+        fault, expected = f"has dtype {raw.dtype}", "torch.float32"
     elif raw.device != layer.keys.device:
-        made, expected = f"is on device {raw.device}", str(layer.keys.device)
+        fault, expected = f"is on device {raw.device}", str(layer.keys.device)
     elif tuple(raw.shape) not in allowed:
-        made = f"has shape {list(raw.shape)}"
-    if made:
-        raise UserError(f"{named_part('score', score)} of layer {layer.index} {made}, expected {expected}")
+        fault = f"has shape {list(raw.shape)}"
+    if fault:
+        raise UserError(f"{named_part('score', score)} of layer {layer.index} {fault}, expected {expected}")
     return raw
 
 

@@ -252,8 +252,8 @@ class IncrementalEviction:
         self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], window: ObservationWindow | None = None
     ) -> LayerEviction:
         """Keep so many candidates of each cache head, and the protected pairs. window: what steps may read."""
-        chosen = self.policy.chooses(ranking)
-        kept = keep_mask(chosen, torch.tensor(counts), max(layer.lengths))
+        choosing = self.policy.chooses(ranking)
+        kept = keep_mask(choosing, torch.tensor(counts), max(layer.lengths))
         heads = zip(layer.lengths, ranking.available, counts, strict=True)
         lengths = [length - most + count for length, most, count in heads]
         kept_layer = layer.select(kept, lengths)
@@ -263,7 +263,7 @@ class IncrementalEviction:
                 with blaming("step", step):
                     kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
-            kept_layer = best_slots_first(kept_layer, kept, chosen)
+            kept_layer = best_slots_first(kept_layer, kept, choosing)
         return LayerEviction(kept_layer, layer, ranking)
 
     def raw(

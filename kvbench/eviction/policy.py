@@ -182,7 +182,7 @@ class Policy:
             raise UserError(f"policy.accepts={_listed(self.accepts)} is not allowed; allowed: any of score, budget")
 
     def _check_token_counts(self) -> None:
-        for name, least, words in (
+        for name, smallest, words in (
             ("window", 1, ("all", QUESTION)),
             ("sink", 0, ("head", PROMPT)),
             ("recent", 0, (QUESTION,)),
@@ -193,8 +193,8 @@ class Policy:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UserError(f"policy.{name}={value!r} is not an integer, e.g. 16")
-            if value < least:
-                reason = "allowed: 1 or more observed queries, e.g. 16" if least else "allowed: 0 or more"
+            if value < smallest:
+                reason = "allowed: 1 or more observed queries, e.g. 16" if smallest else "allowed: 0 or more"
                 raise UserError(f"policy.{name}={value}: {reason}")
 
     def claims(self) -> Iterator[Claim]:

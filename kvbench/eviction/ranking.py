@@ -183,18 +183,18 @@ class Rankings(tuple[Ranking, ...]):
 
         asked: both numbers of each layer; None where nothing will be asked of it.
         """
-        parts, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
+        parts, counted, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
         for stack in self.stacks:
-            of_stack = [(start + place, each) for place, each in enumerate(asked[start:][: stack.layers]) if each]
+            of_stack = [(start + place, pair) for place, pair in enumerate(asked[start:][: stack.layers]) if pair]
             together = stack.layers > 1 or stack.scores.device.type == "cuda"  # otherwise nothing waits
             if together and stack.candidates and len(of_stack) == stack.layers:
-                parts.append(_counts_beyond(stack, [each for _, each in of_stack]))
-                known += of_stack
+                parts.append(_counts_beyond(stack, [pair for _, pair in of_stack]))
+                counted += of_stack
             start += stack.layers
         if parts:
             counts = torch.cat([part.to(parts[0].device, non_blocking=True) for part in parts]).tolist()
-            for (place, each), by_head in zip(known, counts, strict=True):
-                self[place]._known[each] = tuple(by_head)
+            for (place, pair), by_head in zip(counted, counts, strict=True):
+                self[place]._known[pair] = tuple(by_head)
 
 
 def joined(stacks: Sequence[Ranking]) -> Ranking:

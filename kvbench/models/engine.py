@@ -220,16 +220,16 @@ class Engine:
         cache = growing.freeze()
         return replace(self._prefilled(cache, logits, cache.bytes_held), seconds=growing.seconds)
 
-    def _layers_together(self, before: int, numbers: int) -> int:
-        """Return how many layers lie in one array after `before` evictable ones, with so many numbers in the keys of
-        each: on one GPU, as many as a score may hold in float32.
+    def _layers_together(self, layers_before: int, numbers: int) -> int:
+        """Return how many layers lie in one array after `layers_before` evictable ones, with so many numbers in the
+        keys of each: on one GPU, as many as a score may hold in float32.
         """
         if self.device.type != "cuda" or len(self.gpus) != 1:
             return 1
         windows = sliding_windows(self.model.config).values()
         layers = sum(window is None or window >= (self.max_length or math.inf) for window in windows)
         _, memory = torch.cuda.mem_get_info(self.device)
-        return max(1, min(layers - before, int(STACKED * memory) // (numbers * torch.float32.itemsize)))
+        return max(1, min(layers - layers_before, int(STACKED * memory) // (numbers * torch.float32.itemsize)))
 
     def _read_prompt(self, ids: Int[Tensor, "tokens"], chunk: int, growing: Prefill) -> Float[Tensor, "vocabulary"]:
         """Return the logits of the last token of a prompt that is read chunk by chunk."""

@@ -37,7 +37,7 @@ class KeyRotation:
         """Keys that were rotated by positions `old`, as if rotated by `new`; in float32 or wider until the end."""
         wide = keys.float() if keys.itemsize < 4 else keys
         half = len(self.frequencies)
-        turned, rest = wide[:, : 2 * half], wide[:, 2 * half :]
+        turned, unturned = wide[:, : 2 * half], wide[:, 2 * half :]
         parts = turned.view(-1, half, 2).unbind(-1) if self.interleaved else (turned[:, :half], turned[:, half:])
         # not as complex numbers: PyTorch rounds the last ones of an array otherwise than the others
         (old_cos, old_sin), (new_cos, new_sin) = self._unit(old, keys.dtype), self._unit(new, keys.dtype)
@@ -46,7 +46,7 @@ class KeyRotation:
         sin = ((new_sin * old_cos - new_cos * old_sin) / size).masked_fill(same, 0)
         parts = (parts[0] * cos - parts[1] * sin, parts[0] * sin + parts[1] * cos)
         turned = torch.stack(parts, dim=-1).flatten(1) if self.interleaved else torch.cat(parts, dim=-1)
-        return torch.cat((turned, rest), dim=-1).to(keys.dtype)
+        return torch.cat((turned, unturned), dim=-1).to(keys.dtype)
 
     def _unit(
         self, positions: Float[Tensor, "pairs"], dtype: torch.dtype

@@ -1,6 +1,5 @@
 """Sweeps from Python: `kvbench.run`, and the way from words to rows that it shares with `kvbench.Bench`."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -10,7 +9,7 @@ from kvbench.notebook.words import words_of
 from kvbench.report.frames import frame_of
 from kvbench.run.plan import Plan
 from kvbench.run.progress import Progress
-from kvbench.run.stale import Stale
+from kvbench.run.stale import RowsOfOtherCode, Stale
 from kvbench.support.errors import UserError
 from kvbench.work.planned import Sweep, plan_sweep
 from kvbench.work.progress import progress, screen
@@ -41,7 +40,7 @@ def sweep_and_rows(
 ) -> tuple[Sweep, Any]:
     """Return the sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
     words = [*arguments, *([] if data is None else task_words(data, arguments))]
-    with naming_arguments():
+    with naming_stale():
         logger, sweep = logger_of(words), plan_sweep(words, _ignore, retry_errors, stale=stale, methods=methods)
     if sweep.launcher.name != "none":
         raise UserError(
@@ -54,15 +53,12 @@ def sweep_and_rows(
 
 
 @contextmanager
-def naming_arguments() -> Iterator[None]:
-    """Name the argument `stale`, and no `--out`, in a UserError of the block that names these flags of commands."""
+def naming_stale() -> Iterator[None]:
+    """Name the argument `stale` in an error of the block about rows of other code."""
     try:
         yield
-    except UserError as error:
-        text = re.sub(r"--stale=(\w+)", r'stale="\1"', str(error)).replace(" with --out", "")
-        if text == str(error):
-            raise
-        raise UserError(text) from None
+    except RowsOfOtherCode as error:
+        raise RowsOfOtherCode(error.fault, 'stale="{}"') from None
 
 
 def _progress(plan: Plan, gpus: float) -> AbstractContextManager[Progress | None]:

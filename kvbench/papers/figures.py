@@ -31,8 +31,8 @@ def draw_curves(page: Page) -> Figure:
     by_panel = panels_of(
         page, lambda values: ", ".join(printed_name(labels_of, key, values[key]) for key in layout.panels)
     )
-    shown = dict([*by_panel.items()][:MOST_PANELS])
-    rest = f"; {len(by_panel) - MOST_PANELS} more panels are not drawn" if len(by_panel) > MOST_PANELS else ""
+    shown_panels = dict([*by_panel.items()][:MOST_PANELS])
+    hidden_panels = f"; {len(by_panel) - MOST_PANELS} more panels are not drawn" if len(by_panel) > MOST_PANELS else ""
     keys = [key for key in layout.rows if key not in layout.panels]
     names = dict.fromkeys(line for lines in by_panel.values() for line in lines)
     labels = {line: ", ".join(filter(None, line_labels(labels_of, keys, line).values())) for line in names}
@@ -47,15 +47,15 @@ def draw_curves(page: Page) -> Figure:
         return Trace(sorted(points, key=lambda point: point[0]), {"zorder": 3, **style, **label})
 
     def scale(axes: Sequence[Axes]) -> None:
-        for axis, (key, lines) in zip(axes, shown.items(), strict=True):
+        for axis, (key, lines) in zip(axes, shown_panels.items(), strict=True):
             _scale(axis, lines, key[1] == "ours" and unit == "mean score (%)")
 
     unit = _unit(page)
     return curves.draw_curves(
-        heading="\n".join((page.item.title, *page.head)) + rest,
+        heading="\n".join((page.item.title, *page.head)) + hidden_panels,
         panels=[
             Panel(", ".join(filter(None, key)), [trace(*line) for line in lines.items()], _axis(lines), unit)
-            for key, lines in shown.items()
+            for key, lines in shown_panels.items()
         ],
         labels=list(labels.values()),
         scale=scale,

@@ -47,15 +47,15 @@ class Page:
 
         For programs `ours` is all of it; without it there is one record for each place of the layout.
         """
-        own = ours or Report(records=[*map(self._record, self.numbers)], columns=self._columns)
-        below = (replace(table, title=": ".join(filter(None, ("ours", table.title)))) for table in own.tables)
+        report = ours or Report(records=[*map(self._record, self.numbers)], columns=self._columns)
+        below = (replace(table, title=": ".join(filter(None, ("ours", table.title)))) for table in report.tables)
         return Report(
             title=self.item.title,
             head=self.head,
             tables=(*self.tables, *below),
-            notes=(*self.notes, *own.notes),
-            records=own.records,
-            columns=own.columns,
+            notes=(*self.notes, *report.notes),
+            records=report.records,
+            columns=report.columns,
             width=WIDTH,
         )
 

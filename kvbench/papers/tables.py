@@ -115,8 +115,8 @@ class Tables:
         lines = [line for line in self._lines if line in used_lines]
         columns = [column for column in self._columns if column in used_columns]
         labelled = [self._labels(line, lines) for line in lines]
-        used = [key for key in labelled[0] if any(labels[key] for labels in labelled)]
-        texts = [[labels[key] for key in used] for labels in labelled]
+        used_keys = [key for key in labelled[0] if any(labels[key] for labels in labelled)]
+        texts = [[labels[key] for key in used_keys] for labels in labelled]
         heads, groups = self._heads(columns)
         for of_part, keys, place, marked in ((texts, lines, -1, marks[0]), (heads, columns, groups, marks[1])):
             for parts, key in zip(of_part, keys, strict=True):
@@ -128,7 +128,7 @@ class Tables:
             words=words,
             competition="of the methods",
             seconds=True,
-            labels=tuple(LABEL_HEADS.get(key, key) for key in used),
+            labels=tuple(LABEL_HEADS.get(key, key) for key in used_keys),
             heads=tuple(map(tuple, heads)),
             lines=tuple(
                 TableRow(

@@ -268,15 +268,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     check_is_path(path)
     _check_links(Path(path))
-    seen = set[Path]()
+    checked = set[Path]()
     for folder in (Path(path), *(Path(path) / name for name in _FOLDERS)):
         blocker = folder
         try:
             while not _exists(blocker):
                 blocker = blocker.parent
-            if blocker in seen:
+            if blocker in checked:
                 continue
-            seen.add(blocker)
+            checked.add(blocker)
             if not blocker.is_dir():
                 raise NotADirectoryError("is not a folder")
             with tempfile.TemporaryFile(dir=blocker):

@@ -77,22 +77,22 @@ def listed(folder: Path, suffix: str = "") -> list[Path]:
 def read_blocks(path: Path, warn: Warn) -> Iterator[LineBlock]:
     """Yield a file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
     check_file(path)
-    size, first, rest = path.stat().st_size, 1, [b""]
+    size, first, unended = path.stat().st_size, 1, [b""]
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
             if (end := chunk.rfind(b"\n")) < 0:
-                rest.append(chunk)
-                if sum(map(len, rest)) > LONGEST:
+                unended.append(chunk)
+                if sum(map(len, unended)) > LONGEST:
                     raise _too_long(path)
                 continue
-            text, rest = b"".join([*rest, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
+            text, unended = b"".join([*unended, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
             starts = [0]
             while start := text.find(b"\n", starts[-1]) + 1:  # faster than counting newlines
                 starts.append(start)
             count, are_objects = len(starts), all(text[start : start + 1] == b"{" for start in starts)
-            yield LineBlock(text, first, count, file.tell() == size and not rest[0], are_objects)
+            yield LineBlock(text, first, count, file.tell() == size and not unended[0], are_objects)
             first += count
-    if any(rest):
+    if any(unended):
         warn(torn(path, first, "no newline"))
 
 

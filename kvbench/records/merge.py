@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -85,9 +86,7 @@ def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         sidecars = (_whole_sidecar(folders, name, file.name) for name in SIDECARS)
         result += [Taken(sidecar) for sidecar in sidecars if sidecar is not None]
     others: dict[tuple[str, str], Path] = {}
-    for file in (
-        file for folder in folders for name in (*_NAMED_BY_CONTENT, *_BESIDE) for file in _files(folder, name)
-    ):
+    for file in chain(*(_files(folder, name) for folder in folders for name in (*_NAMED_BY_CONTENT, *_BESIDE))):
         first = others.setdefault((file.parent.name, file.name), file)
         if file.parent.name == NUMBERS and not filecmp.cmp(first, file, shallow=False):
             raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
@@ -129,10 +128,10 @@ def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
     for folder in folders:
         for file in _files(folder, "rows"):
             other = files.setdefault(file.name, file)
-            short, long = sorted((other, file), key=lambda path: path.stat().st_size)
+            long, short = sorted((other, file), key=lambda path: path.stat().st_size, reverse=True)
             if short != long and not _begins_with(long, short):
                 raise UserError(f"{other} and {file} have one name and other rows: one of them was changed; remove it")
-            files[file.name] = other if other.stat().st_size >= file.stat().st_size else file
+            files[file.name] = long
     return files
 
 

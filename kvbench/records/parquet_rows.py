@@ -28,15 +28,15 @@ def write_parquet(
     rows: pa.Table,
     path: str | os.PathLike[str],
     describe: Callable[[str], Mapping[str, Any] | None],
-    made: Mapping[bytes, bytes] | None = None,
+    moments: Mapping[bytes, bytes] | None = None,
 ) -> None:
     """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes.
 
-    made: when the rows of a cell were made, where that is known, as `kvbench.records.moments.as_metadata` writes it.
+    moments: when the rows of a cell were made, where that is known, as `kvbench.records.moments.as_metadata` writes it.
     """
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     metadata = metadata_of({cell: text for cell, text in described.items() if text is not None})
-    Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), {**metadata, **(made or {})}))
+    Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), {**metadata, **(moments or {})}))
 
 
 def metadata_of(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes]:

@@ -82,15 +82,15 @@ def whole_rows(
 ) -> pa.Table:
     """Return these columns of every row that is not damaged, with their places; only of ``cells``, if given."""
     describe = describe or describer_of(path)
-    read = [name for name in COLUMNS if name in {*columns, *WORDS, *JUDGED}]
+    read_columns = [name for name in COLUMNS if name in {*columns, *WORDS, *JUDGED}]
     ordered = [*(name for name in COLUMNS if name in columns), "file", "line"]
-    damage, tables = Damage(), [empty_table(read).select(ordered)]
+    damage, tables = Damage(), [empty_table(read_columns).select(ordered)]
     with ThreadPoolExecutor(1) as parser:
         if is_parquet(path):
-            files = iter([read_parquet(path, read, warn)])
+            files = iter([read_parquet(path, read_columns, warn)])
         else:
             names = listed(ResultsFolder(path).rows, ".jsonl")
-            files = (read_file(name, read, parser, damage, warn, keep) for name in names)
+            files = (read_file(name, read_columns, parser, damage, warn, keep) for name in names)
         for rows in files:
             if cells is not None:
                 rows = with_values(rows, "cell", cells)

@@ -28,7 +28,7 @@ def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     cache later, and where a holder of pairs read less than was held. Rows of servers may not say, nor earlier rows of
     cells that evict from the answer, and kept all of the prompt.
     """
-    kept, held, full, later, read = (
+    kept, held_bytes, full_bytes, evictions_later, read_bytes = (
         rows[name].to_numpy().astype(float)
         for name in ("kept_fraction", "cache_bytes", "full_cache_bytes", "decode_evictions", "read_bytes")
     )
@@ -36,10 +36,10 @@ def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     has_holder = fulfils(rows["policy"], lambda label: holder.search(label or "") is not None)
     never = fulfils(rows["policy"], lambda label: label == FULL)
     evicts_later = fulfils(rows["schedule"], lambda text: later_evictions.search(text or "") is not None)
-    is_less = (kept < 1) | (held < full) | (later > 0)
-    is_less[has_holder] |= read[has_holder] < _dense(rows.filter(pa.array(has_holder)))
-    is_measured = np.isfinite(kept) | np.isfinite(held - full)
-    says_later, says_read = ~evicts_later | np.isfinite(later), ~has_holder | np.isfinite(read)
+    is_less = (kept < 1) | (held_bytes < full_bytes) | (evictions_later > 0)
+    is_less[has_holder] |= read_bytes[has_holder] < _dense(rows.filter(pa.array(has_holder)))
+    is_measured = np.isfinite(kept) | np.isfinite(held_bytes - full_bytes)
+    says_later, says_read = ~evicts_later | np.isfinite(evictions_later), ~has_holder | np.isfinite(read_bytes)
     return is_less & ~never, never | is_less | (is_measured & says_later & says_read)
 
 

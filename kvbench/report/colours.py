@@ -75,16 +75,16 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     bases = {name: policy_of(name) for name in names}
     wishes = {name: listed.get(base, crc32(base.encode()) % count) for name, base in bases.items()}
     order = sorted(names, key=lambda name: (listed.get(bases[name], count), name != bases[name]))
-    taken: dict[str, int] = {}
+    place_of: dict[str, int] = {}
     for name in order:
-        if _is_free(wishes[name], taken.values()):
-            taken[name] = wishes[name]
+        if _is_free(wishes[name], place_of.values()):
+            place_of[name] = wishes[name]
     for name in order:
-        if name not in taken:
+        if name not in place_of:
             after = [(wishes[name] + i) % count for i in range(count)]
-            unused = [place for place in after if place not in taken.values()] or after
-            taken[name] = next((place for place in unused if _is_free(place, taken.values())), unused[0])
-    return {name: _look(taken[name]) for name in names}
+            unused = [place for place in after if place not in place_of.values()] or after
+            place_of[name] = next((place for place in unused if _is_free(place, place_of.values())), unused[0])
+    return {name: _look(place_of[name]) for name in names}
 
 
 @cache

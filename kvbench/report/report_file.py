@@ -47,7 +47,7 @@ def file_to(out: Path) -> Iterator[Path]:
     is_special = out.exists() and not (out.is_file() or out.is_dir())
     target = Path(os.path.realpath(out))
     if target.is_dir():
-        raise UserError(f"cannot write {os.fspath(out)!r}: it is a folder; name a file with --out")
+        raise UserError(f"cannot write {os.fspath(out)!r}: it is a folder; name a file")
     folder = None if is_stream or is_special else target.parent
     path = (folder or Path(tempfile.gettempdir())) / f".kvbench-{uuid4().hex}{out.suffix}"
     try:
@@ -80,7 +80,7 @@ def _create(path: Path, out: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
+        raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file") from error
 
 
 def check_parquet(out: TextIO | Path) -> Path:

@@ -15,6 +15,8 @@ from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
+FULL_CACHE = {"policy": "full", "score": "null", "budget": "1.0"}
+"""What selects the rows of the full cache."""
 _LISTED = 12
 
 
@@ -34,9 +36,9 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
     have, goes to ``warn``.
     """
-    left = np.ones(rows.num_rows, bool)
+    is_selected = np.ones(rows.num_rows, bool)
     for key, patterns in where.items():
-        column = rows["cell" if is_setting(key) else key].filter(pa.array(left))
+        column = rows["cell" if is_setting(key) else key].filter(pa.array(is_selected))
         coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [as_typed(setting(describe(value), key) if is_setting(key) else value) for value in values]
@@ -49,8 +51,21 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         for pattern in absent:
             warn(f"no row has {key}={pattern}; {present}")
         chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in patterns)]
-        left[left] = np.isin(codes, chosen)
-    return rows.filter(pa.array(left)) if where else rows
+        is_selected[is_selected] = np.isin(codes, chosen)
+    return rows.filter(pa.array(is_selected)) if where else rows
+
+
+def without_full_cache(where: Where) -> str:
+    """Return the conditions that would select the full cache too; "" where a selection has it, names other policies, or
+    names settings of policies and scores, which the full cache does not have.
+    """
+    left_out = [f"{key}={value}" for key, value in FULL_CACHE.items() if not _selects(where, key, value)]
+    is_narrowed = "policy=full" in left_out or any(key.startswith(("policy.", "score.")) for key in where)
+    return "" if is_narrowed else " ".join(left_out)
+
+
+def _selects(where: Where, key: str, value: str) -> bool:
+    return key not in where or any(_matches(pattern, value) for pattern in where[key])
 
 
 def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:

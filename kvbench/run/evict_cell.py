@@ -126,17 +126,17 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
             incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
         return EvictedCell(cell, full, kept_of(full), full.lengths, incremental=incremental)
     eviction.check(full)
-    rankings, taken = None, Timed()
+    rankings, scoring = None, Timed()
     if not eviction.keeps_all(full):
         with blaming("score", eviction.score):
             full, repeat_seconds = with_repetition(model, shared, eviction.score.inputs.repeat)
         rankings, ranking = rankings_of(model, shared, eviction, full)
-        taken = Timed(repeat_seconds) + ranking
+        scoring = Timed(repeat_seconds) + ranking
     began = model.engine.mark()
     decision = eviction.decide(full, rankings)
     if not copy and is_copied_later(cell):
-        cut, own = CutCache(full, decision.kept, decision.lengths), Timed(spans=((began, model.engine.mark()),))
-        return EvictedCell(cell, cut, decision.kept, decision.lengths, taken + own)
+        cut, evicting = CutCache(full, decision.kept, decision.lengths), Timed(spans=((began, model.engine.mark()),))
+        return EvictedCell(cell, cut, decision.kept, decision.lengths, scoring + evicting)
     cache, incremental = eviction.evict(full, decision), None
     if cell.schedule.decode_every is not None:
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
@@ -144,8 +144,8 @@ def _evict(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) ->
         incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
     for step in cell.policy.steps:
         cache = step.begin(cache, model.engine)
-    held, own = cell.held.hold(cache), Timed(spans=((began, model.engine.mark()),))
-    return EvictedCell(cell, held, decision.kept, decision.lengths, taken + own, incremental)
+    held, evicting = cell.held.hold(cache), Timed(spans=((began, model.engine.mark()),))
+    return EvictedCell(cell, held, decision.kept, decision.lengths, scoring + evicting, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:

@@ -130,15 +130,15 @@ def reads_at_once(engine: Engine, tokens: int, rows: int, sums: int) -> bool:
     return caches + passes <= FREE_SHARE * engine.counters.room
 
 
-def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most: int) -> list[list[T]]:
-    """Return cells in order, as many at a time as should fit into `free` bytes: at most `most`, at least one.
+def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, most_cells: int) -> list[list[T]]:
+    """Return cells in order, as many at a time as should fit into `free` bytes: at most `most_cells`, at least one.
 
     Parts are of one size, but for the last, where no more of them are needed then: one room serves them all.
     """
     parts: list[list[T]] = []
 
     def fits(part: Sequence[T]) -> bool:
-        return len(part) == 1 or (len(part) <= most and sum(map(bytes_of, part)) <= FREE_SHARE * free)
+        return len(part) == 1 or (len(part) <= most_cells and sum(map(bytes_of, part)) <= FREE_SHARE * free)
 
     for cell in cells:
         if not parts or not fits([*parts[-1], cell]):

@@ -70,9 +70,9 @@ def request_memory(cell: Cell, lengths: Lengths, at_once: int = Engine.prefill_c
         evicting = rankings + max(held, repeat_activations) if pairs < tokens else 0
         prefill = full + recorded + max(a_pass, evicting)
     else:
-        most = min(tokens, pairs + block)
-        scoring = copies * most * heads * memory.CANDIDATE_BYTES
-        prefill = copies * most * pair_bytes + a_pass + scoring
+        most_pairs = min(tokens, pairs + block)
+        scoring = copies * most_pairs * heads * memory.CANDIDATE_BYTES
+        prefill = copies * most_pairs * pair_bytes + a_pass + scoring
     return RequestMemory(weights_of(cell.model), prefill + state, scoring, held + copies * later * pair_bytes + state)
 
 

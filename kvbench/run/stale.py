@@ -20,6 +20,16 @@ SETTLED = ("cell", "sample", "error", "code", "replaces", "environment")
 """Columns of rows that say whether one needs a second run."""
 
 
+class RowsOfOtherCode(UserError):
+    """Rows that another code made: `fault` says which. stale: how the caller's users write a value of that setting."""
+
+    def __init__(self, fault: str, stale: str = "--stale={}") -> None:
+        rerun, keep = map(stale.format, ("rerun", "keep"))
+        fix = f"{rerun} makes them again, {keep} takes them as they are, results.dir=FOLDER starts a new folder"
+        super().__init__(f"{fault}: {fix}")
+        self.fault = fault
+
+
 class Settled(NamedTuple):
     """The rows, by (cell, sample), that need no second run; and of the others that are there what is to stand in the
     column `replaces` of the row that counts instead.
@@ -50,10 +60,10 @@ def settled(
     only with `retry_errors`. `rows`: a table with the columns of `SETTLED`.
 
     Rows whose code is not known are taken as they are, and to `tell` goes how many; with "rerun" they are made again.
-    Raises UserError for rows of other code with "stop".
+    Raises RowsOfOtherCode with "stop".
     """
     by_id = {cell.id: cell for cell in cells}
-    there = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
+    all_rows = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
     differing = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
@@ -61,13 +71,10 @@ def settled(
     if stale == "rerun":
         to_rerun = {(group.cell, group.code) for group in differing}
         codes = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
-        return _settled(there, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
+        return _settled(all_rows, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
     counted = f"{count_noun(sum(group.rows for group in other_code), 'row')} of {results.path}"
     if other_code and stale == "stop":
-        raise UserError(
-            f"{counted} {_made_by(other_code, by_id, results)}: --stale=rerun makes them again, --stale=keep takes "
-            "them as they are, results.dir=FOLDER starts a new folder"
-        )
+        raise RowsOfOtherCode(f"{counted} {_made_by(other_code, by_id, results)}")
     if other_code:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
     if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other_code):
@@ -75,15 +82,15 @@ def settled(
             f"{count_noun(unknown, 'row')} of {results.path} do not say which code made them and are kept; "
             "--stale=rerun makes them again"
         )
-    return _settled(there, rows)
+    return _settled(all_rows, rows)
 
 
-def _settled(there: pa.Table, rows: pa.Table) -> Settled:
+def _settled(all_rows: pa.Table, settled_rows: pa.Table) -> Settled:
     """Return what is settled if these of the recorded rows need no second run."""
-    done = _keys(rows)
-    if there.num_rows == rows.num_rows:
+    done = _keys(settled_rows)
+    if all_rows.num_rows == settled_rows.num_rows:
         return Settled(done, {})
-    columns = zip(*(there[name].to_pylist() for name in ("cell", "sample", "replaces")), strict=True)
+    columns = zip(*(all_rows[name].to_pylist() for name in ("cell", "sample", "replaces")), strict=True)
     return Settled(done, {(cell, at): (before or 0) + 1 for cell, at, before in columns if (cell, at) not in done})
 
 

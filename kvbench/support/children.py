@@ -22,15 +22,15 @@ def python(*words: str) -> list[str]:
 @contextmanager
 def safe_path() -> Iterator[None]:
     """While the block runs, processes that are started leave out the working directory."""
-    before = os.environ.get(SAFE_PATH)
+    earlier_value = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if earlier_value is None:
             del os.environ[SAFE_PATH]
         else:
-            os.environ[SAFE_PATH] = before
+            os.environ[SAFE_PATH] = earlier_value
 
 
 class _Process(SpawnProcess):

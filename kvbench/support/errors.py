@@ -106,9 +106,9 @@ def named_part(kind: str, part: Any, error: Exception | None = None) -> str:
     innermost call that led to the error.
     """
     name = getattr(part, "name", None) or getattr(part, "kind", type(part).__name__)
-    named, package = f"{kind} {name}", type(part).__module__.partition(".")[0]
+    kind_and_name, package = f"{kind} {name}", type(part).__module__.partition(".")[0]
     if package == __name__.partition(".")[0]:
-        return named
+        return kind_and_name
     file, line = "", 0
     with suppress(OSError, TypeError):  # a class that was typed in may have no file
         file, line = str(inspect.getsourcefile(type(part))), inspect.getsourcelines(type(part))[1]
@@ -116,7 +116,7 @@ def named_part(kind: str, part: Any, error: Exception | None = None) -> str:
         if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
             file, line = frame.f_code.co_filename, number
     here = os.getcwd() + os.sep
-    return f"{named} ({file.removeprefix(here)}, line {line})" if file else named
+    return f"{kind_and_name} ({file.removeprefix(here)}, line {line})" if file else kind_and_name
 
 
 class StopRequested(Exception):

@@ -25,22 +25,20 @@ def check_growth(data: bytes, columns: Sequence[str] | None = None) -> None:
 
     limit = max(SMALL, LARGEST_RATIO * len(data))
     metadata = parquet.read_metadata(pa.BufferReader(data))
-    described = [metadata.schema.column(index) for index in range(metadata.num_columns)]
-    wanted = [
-        index for index, column in enumerate(described) if columns is None or column.path.split(".")[0] in columns
-    ]
-    widths = [_WIDTHS.get(column.physical_type, column.length) for column in described]
+    schema = [metadata.schema.column(index) for index in range(metadata.num_columns)]
+    indices = [index for index, column in enumerate(schema) if columns is None or column.path.split(".")[0] in columns]
+    widths = [_WIDTHS.get(column.physical_type, column.length) for column in schema]
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    taken = sum(
-        widths[index] * max(group.column(index).num_values, group.num_rows) for group in groups for index in wanted
+    num_bytes = sum(
+        widths[index] * max(group.column(index).num_values, group.num_rows) for group in groups for index in indices
     )
-    texts = [described[index].path for index in wanted if described[index].physical_type == "BYTE_ARRAY"]
+    texts = [schema[index].path for index in indices if schema[index].physical_type == "BYTE_ARRAY"]
     with parquet.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=texts) as file:
-        read = file.iter_batches(BATCH, columns=texts, use_threads=False) if taken <= limit else ()
+        read = file.iter_batches(BATCH, columns=texts, use_threads=False) if num_bytes <= limit else ()
         for batch in read:
-            if (taken := taken + sum(map(text_bytes, batch.columns))) > limit:
+            if (num_bytes := num_bytes + sum(map(text_bytes, batch.columns))) > limit:
                 break
-    if taken > limit:
+    if num_bytes > limit:
         raise UserError(
             f"it would grow to more than {limit // 2**20} MiB: a table may have {SMALL // 2**20} MiB, or "
             f"{LARGEST_RATIO} times the size of its file"

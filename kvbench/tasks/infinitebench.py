@@ -411,7 +411,7 @@ class SyntheticInfiniteBench(InfiniteBench):
         """As long as `context_length` allows. Raises UserError for a negative index or if no row fits."""
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
-        template, read, size = self._template(), self.row_reader(count_tokens), 1
+        template, sample_of, size = self._template(), self.row_reader(count_tokens), 1
 
         def tokens(row: jsonl.Row) -> int:
             prompt = "".join(fill(template, fields(self.member, row), PROMPTS))
@@ -425,7 +425,7 @@ class SyntheticInfiniteBench(InfiniteBench):
                     f"task.context_length={self.context_length} cannot hold {self.name}: "
                     f"sample {index} takes {tokens(row_of(1))}"
                 )
-            yield read(index, row_of(size))
+            yield sample_of(index, row_of(size))
 
     def _row(self, index: int, size: int) -> jsonl.Row:
         """Return the row of a sample with `size` lines of noise or key-value pairs."""

@@ -1,28 +1,24 @@
 """A planned sweep, in this process or through its launcher: what is missing is made, and all of its rows are read."""
 
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
 from kvbench.config.overrides import parse
-from kvbench.records import ResultsFolder, Row, StopRequested
+from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.rows import fetched, recorded
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch.launcher import PartToRun, PendingSweep
-from kvbench.run.launch.local import handling
 from kvbench.run.plan import Plan
 from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress
 from kvbench.run.runner import Opened, run
 from kvbench.run.shard import Shard, shards_of
+from kvbench.run.signals import stopping
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 from kvbench.support.shared_gpus import processes_of_gpu
@@ -170,35 +166,6 @@ def _describe(
             write_manifest(results, before)
     except (OSError, UserError) as error:
         tell(f"warning: no {NAME} was written: {error}")
-
-
-@contextmanager
-def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
-    """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
-
-    Earlier handlers are called after the block: submitit's requeues a job at its time limit. An error of the block is
-    told rather than the stop.
-    """
-    arrived: list[str] = []
-
-    def note_signal(number: int, frame: FrameType | None) -> None:
-        if not arrived:
-            arrived.append(signal.Signals(number).name)
-            os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
-
-    with handling(names, note_signal) as earlier_handlers:
-        try:
-            yield lambda: arrived[0] if arrived else None
-        finally:
-            for name in arrived:
-                handler = earlier_handlers[signal.Signals[name]]
-                if callable(handler) and not (handler is stop_at_once and sys.exc_info()[0]):
-                    handler(signal.Signals[name], None)
-
-
-def stop_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal before or after samples are made. Raises StopRequested."""
-    raise StopRequested(signal.Signals(number).name)
 
 
 def _announce(sweep: Sweep, tell: Tell) -> None:

@@ -12,9 +12,8 @@ import pytest
 from kvbench.cli import sweep
 from kvbench.records import read_rows
 from kvbench.run.launch.launcher import SIGNALS
-from kvbench.run.launch.local import handling
+from kvbench.run.signals import handling, stop_at_once, stopping
 from kvbench.support.errors import UserError
-from kvbench.work.sweep import stop_at_once, stopping
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 
 Fork = Callable[..., Forked]

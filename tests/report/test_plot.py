@@ -17,7 +17,7 @@ from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import perplexity, tradeoff
 from kvbench.report.plots.canvas import styled
 from kvbench.report.plots.curves import _spread
-from kvbench.report.plots.plot import Request, plot
+from kvbench.report.plots.plot import Request, figure, plot
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.named import named
@@ -237,3 +237,11 @@ def test_failures_alone_and_too_many_bars_are_not_drawn(cell, results, tmp_path:
         plot("tradeoff", folder, tmp_path / "out.png", failed, no_warning)
     with pytest.raises(UserError, match="41 bars are too many for one panel \\(40\\); select fewer: policy="):
         plot("bars", folder, tmp_path / "out.png", {"policy": "snapkv"})
+
+
+@pytest.mark.parametrize("kind", ["tradeoff", "bars"])
+def test_a_plot_says_that_its_selection_leaves_out_the_full_cache(small: Path, kind: str) -> None:
+    words = "without the full cache, whose rows have budget=1.0"
+    for budget, is_said in (("0.1", True), ("0.1,1.0", False)):
+        heading = " ".join(text.get_text() for text in figure(kind, small, {"budget": budget}, lambda text: None).texts)
+        assert (words in heading.replace("\n", " ")) == is_said

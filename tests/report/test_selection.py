@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from kvbench.report.selection import as_typed, select
+from kvbench.report.selection import as_typed, select, without_full_cache
 from kvbench.support.errors import NothingSelected
 
 CELLS = {
@@ -51,3 +51,22 @@ def test_a_policy_without_its_settings_is_shown_how_to_name_it(where: dict[str, 
         select(rows, where, cells.get, print)
     with pytest.raises(NothingSelected, match=r"the rows have [^;]*$"):
         select(rows, {"policy": ("h2o",)}, cells.get, print)
+
+
+@pytest.mark.parametrize(
+    ("where", "condition"),
+    [
+        ({}, ""),
+        ({"task": ("ruler/fwe",)}, ""),
+        ({"budget": ("0.4", "1.0")}, ""),
+        ({"policy": ("snapkv",), "budget": ("0.4",)}, ""),
+        ({"policy.window": ("16",), "budget": ("0.4",)}, ""),
+        ({"budget": ("0.4",)}, "budget=1.0"),
+        ({"policy": ("full", "snapkv"), "score": ("attn",), "budget": ("0.*",)}, "score=null budget=1.0"),
+    ],
+    ids=str,
+)
+def test_a_selection_says_what_would_select_the_full_cache_too(
+    where: dict[str, tuple[str, ...]], condition: str
+) -> None:
+    assert without_full_cache(where) == condition

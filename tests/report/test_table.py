@@ -139,6 +139,13 @@ def test_lines_and_columns_can_be_settings_of_cells(cell, results) -> None:
         table(folder, cols="task.deep")
 
 
+def test_a_table_says_that_its_selection_leaves_out_the_full_cache(small: Path) -> None:
+    note = "The selection leaves out the full cache, whose rows have budget=1.0."
+    assert table(small, where={"budget": ("0.1",)}).endswith(f"{note}\n")
+    whole = table(small, where={"budget": ("0.1", "1.0")})
+    assert "leaves out" not in whole and "full: no eviction" in whole
+
+
 @pytest.mark.parametrize("width", [52, 80, 200])
 def test_a_narrow_screen_cuts_the_table_and_loses_nothing(
     small: Path, width: int, monkeypatch: pytest.MonkeyPatch

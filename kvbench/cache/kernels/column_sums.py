@@ -111,15 +111,15 @@ def column_sums(
         apart = difference.square().sum(-1)
         aside = (v[:, None] * difference).sum(-1)
     furthest = (v2.sqrt() + v2.amax(-1, keepdim=True).sqrt()).square()
-    rest = -torch.expm1((logits - lse.to(wide)[..., None]).clamp_max(0)).masked_fill(hidden, -1)
+    others_weight = -torch.expm1((logits - lse.to(wide)[..., None]).clamp_max(0)).masked_fill(hidden, -1)
     own = o[:, :, None]
 
     def zeroed() -> Tensor:
         """Return outputs [heads, queries, tokens, head_dim] without a pair."""
-        remaining = rest + (-lse.to(wide)).exp()[..., None]
+        remaining = others_weight + (-lse.to(wide)).exp()[..., None]
         return (own - weights[..., None] * v[:, None]) / remaining[..., None]
 
-    zeroing = lse.to(wide).sigmoid()[..., None] * rest + (-lse.to(wide)).sigmoid()[..., None]
+    zeroing = lse.to(wide).sigmoid()[..., None] * others_weight + (-lse.to(wide)).sigmoid()[..., None]
     every = {
         "attn": lambda: weights.sum(1),
         "attn_max": lambda: weights.amax(1),
@@ -130,7 +130,7 @@ def column_sums(
         "obcache_key": lambda: ((weights * logits).square() * apart).sum(1),
         "obcache_joint": lambda: (weights.square() * (v2 + 2 * logits * aside + logits.square() * apart)).sum(1),
         "exact_removal": lambda: torch.where(
-            rest < RESOLVED, furthest, (weights / rest.clamp_min(RESOLVED)).square() * apart
+            others_weight < RESOLVED, furthest, (weights / others_weight.clamp_min(RESOLVED)).square() * apart
         ).sum(1),
         "exact_zeroed": lambda: (
             torch.where(zeroing < RESOLVED, furthest, (zeroed() - own).square().sum(-1)).masked_fill(hidden, 0).sum(1)

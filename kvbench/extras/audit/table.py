@@ -51,9 +51,9 @@ def report_of(
     """Return the audit: a table of differences, one of averages, one of columns; for programs one record a
     comparison.
     """
-    cells = [judged([each.pair], over_tasks=False) if _is_judged(each) else None for each in pairs]
+    cells = [judged([compared.pair], over_tasks=False) if _is_judged(compared) else None for compared in pairs]
     corrected = _holm(cells)
-    records = [_record(each, cell, p) for each, cell, p in zip(pairs, cells, corrected, strict=True)]
+    records = [_record(compared, cell, p) for compared, cell, p in zip(pairs, cells, corrected, strict=True)]
     averages = _averages(pairs)
     tables = [_cells_table(pairs, cells, corrected)]
     if averages:
@@ -61,7 +61,7 @@ def report_of(
         records += _average_records(averages)
     if bests:
         tables.append(_bests_table(bests))
-    sources = dict.fromkeys(each.source for each in pairs if each.source)
+    sources = dict.fromkeys(compared.source for compared in pairs if compared.source)
     judged_cells = sum(cell is not None for cell in cells)
     return Report(
         title=title,
@@ -104,28 +104,28 @@ def _unknown(pairs: Iterable[Compared]) -> list[str]:
     return notes
 
 
-def _why_not(each: Compared) -> str:
+def _why_not(compared: Compared) -> str:
     """Why a pair has no verdict, or ""."""
-    if each.reason:
-        return each.reason
-    if not each.known:
+    if compared.reason:
+        return compared.reason
+    if not compared.known:
         return "n unknown"
-    if each.pair.lacks_rows:
+    if compared.pair.lacks_rows:
         return "no k of n has these digits: rows are missing, or scores are graded"
-    return "" if each.pair.judged else "scores without bounds need sd"
+    return "" if compared.pair.judged else "scores without bounds need sd"
 
 
-def _record(each: Compared, cell: Judged | None, corrected: float | None) -> dict[str, Any]:
-    pair, scale = each.pair, each.scale
-    right = pair.right if each.known else None
-    plan = {f"need_{level}": needed(pair, level) if _can_plan(each) else None for level in LEVELS}
+def _record(compared: Compared, cell: Judged | None, corrected: float | None) -> dict[str, Any]:
+    pair, scale = compared.pair, compared.scale
+    right = pair.right if compared.known else None
+    plan = {f"need_{level}": needed(pair, level) if _can_plan(compared) else None for level in LEVELS}
     gains = {level: smallest_gain(pair, level) if cell is not None else None for level in LEVELS}
     return {
         "kind": "difference",
-        "method": each.of,
-        "host": each.against,
-        **each.place,
-        "n": pair.n * pair.tasks if each.known else None,
+        "method": compared.of,
+        "host": compared.against,
+        **compared.place,
+        "n": pair.n * pair.tasks if compared.known else None,
         "a": round(pair.a * scale, 9),
         "b": round(pair.b * scale, 9),
         "difference": round(pair.difference * scale, 9),
@@ -139,7 +139,7 @@ def _record(each: Compared, cell: Judged | None, corrected: float | None) -> dic
         "p_tasks": None,
         "holm": corrected,
         "verdict": str(Verdict.NOT_AUDITABLE if cell is None else cell.verdict),
-        "note": _why_not(each) if cell is None else "",
+        "note": _why_not(compared) if cell is None else "",
     }
 
 
@@ -150,25 +150,25 @@ def _can_plan(each: Compared) -> bool:
 def _cells_table(pairs: Sequence[Compared], cells: Sequence[Judged | None], corrected: Sequence[float | None]) -> Table:
     heads = ("n", "A", "B", "B - A", "p best...any", "p rho0", "rho*", "MDE", "need", "holm", "verdict")
     lines = []
-    for each, cell, adjusted in zip(pairs, cells, corrected, strict=True):
-        pair, digits = each.pair, _digits(each)
-        needs = [needed(pair, level) for level in LEVELS] if _can_plan(each) else []
+    for compared, cell, adjusted in zip(pairs, cells, corrected, strict=True):
+        pair, digits = compared.pair, _digits(compared)
+        needs = [needed(pair, level) for level in LEVELS] if _can_plan(compared) else []
         gains = [smallest_gain(pair, level) for level in LEVELS] if cell is not None else []
         correlation = least_correlation(pair) if cell is not None else None
         texts = [
-            _n(each),
-            f"{pair.a * each.scale:.{digits}f}",
-            f"{pair.b * each.scale:.{digits}f}",
-            f"{pair.difference * each.scale:+.{digits}f}",
+            _n(compared),
+            f"{pair.a * compared.scale:.{digits}f}",
+            f"{pair.b * compared.scale:.{digits}f}",
+            f"{pair.difference * compared.scale:+.{digits}f}",
             "" if cell is None else f"{shown_p(cell.p['best'])}...{shown_p(cell.p['any'])}",
             "" if cell is None else shown_p(cell.p["rho0"]),
             "" if correlation is None else f"{correlation:.2f}",
-            "/".join("-" if gain is None else f"{gain * each.scale:.{digits}f}" for gain in gains),
+            "/".join("-" if gain is None else f"{gain * compared.scale:.{digits}f}" for gain in gains),
             "/".join("-" if count is None else f"{count:,}" for count in needs),
             "" if adjusted is None else shown_p(adjusted),
-            _why_not(each) if cell is None else str(cell.verdict),
+            _why_not(compared) if cell is None else str(cell.verdict),
         ]
-        lines.append(TableRow.of(each.names, texts))
+        lines.append(TableRow.of(compared.names, texts))
     return Table.of(("B", "against A", "place"), heads, lines, title="differences", align="r" * 10 + "l")
 
 

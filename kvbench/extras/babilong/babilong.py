@@ -126,7 +126,7 @@ class Sentences:
 
     def take(self, size: int) -> list[list[int]]:
         """Return the token ids of sentences with `size` tokens together; the last one is cut."""
-        taken, total, tries = list[list[int]](), 0, 0
+        sentences, total, tries = list[list[int]](), 0, 0
         while tries < TRIES:
             tries += 1
             for number, sentence in enumerate(self._left, start=1):
@@ -134,11 +134,11 @@ class Sentences:
                 if len(ids) < LEAST_SENTENCE:
                     continue
                 total, tries = total + len(ids), 0
-                taken.append(ids)
+                sentences.append(ids)
                 if total >= size:
                     self._left = self._left[number:]
-                    taken[-1] = ids[: len(ids) - (total - size)] if total > size else ids
-                    return taken
+                    sentences[-1] = ids[: len(ids) - (total - size)] if total > size else ids
+                    return sentences
             self._left = self._next(size)
         raise UserError(
             f"{BOOKS}: {TRIES} places in the books had no whole sentence of {LEAST_SENTENCE} tokens or more: use "

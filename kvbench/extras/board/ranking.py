@@ -279,7 +279,7 @@ def _places(
     apart = pairs_told_apart(p, alpha)
     groups = letters(apart, len(order))
     full = int(np.flatnonzero(order == 0)[0])
-    held = [
+    mean_bytes = [
         float(reference.held_bytes.mean()),
         *(float(np.concatenate([m.bytes[t].loc[prompts[t]] for t in tasks]).mean()) for m in ranked.values()),
     ]
@@ -298,7 +298,7 @@ def _places(
                 high=limits.high if limits else None,
                 p=float(p[rank, full]),
                 group=groups[rank],
-                bytes=held[i],
+                bytes=mean_bytes[i],
                 budgets=budgets[i],
             )
         )
@@ -307,21 +307,21 @@ def _places(
 
 def _mixed(rows: "pandas.DataFrame", size: float) -> _Mixed:
     """Return a method at a size, for the tasks in which its cells reach it."""
-    values, held, budgets = {}, {}, {}
+    values, bytes_of, budgets = {}, {}, {}
     for task, cells in rows.groupby("place", sort=True, observed=True):
         shares = cells.groupby("budget", observed=True).share.mean().sort_values(kind="stable")
         near = shares[np.abs(shares / size - 1) <= SAME]
         below, above = shares[shares < size], shares[shares > size]
         if len(near):
-            chosen, weight = [str((near - size).abs().idxmin())] * 2, 0.0
+            nearest, weight = [str((near - size).abs().idxmin())] * 2, 0.0
         elif len(below) and len(above):
-            chosen = [str(below.index[-1]), str(above.index[0])]
+            nearest = [str(below.index[-1]), str(above.index[0])]
             weight = float((size - below.iloc[-1]) / (above.iloc[0] - below.iloc[-1]))
         else:
             continue
-        small, large = (cells[cells.budget == budget].set_index("prompt") for budget in chosen)
+        small, large = (cells[cells.budget == budget].set_index("prompt") for budget in nearest)
         common = small.index.intersection(large.index)
         mix = [(1 - weight) * small.loc[common, name] + weight * large.loc[common, name] for name in _MEASURED]
-        values[str(task)], held[str(task)] = mix
-        budgets |= dict.fromkeys(chosen)
-    return _Mixed(values, held, tuple(budgets))
+        values[str(task)], bytes_of[str(task)] = mix
+        budgets |= dict.fromkeys(nearest)
+    return _Mixed(values, bytes_of, tuple(budgets))

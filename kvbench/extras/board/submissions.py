@@ -71,7 +71,7 @@ def read_submissions(
     reasons: list[NothingSelected] = []
     for name, paths in _by_name(sources).items():
         root = _root(name, paths)
-        before = {path: cells for frame in frames for path, cells in frame.groupby("source").cell.unique().items()}
+        earlier = {path: cells for frame in frames for path, cells in frame.groupby("source").cell.unique().items()}
         gated, already = 0, len(gates)
         added = []
         for path in paths:
@@ -81,7 +81,7 @@ def read_submissions(
                 reasons.append(error)
                 continue
             frame = table.to_pandas().assign(submission=name, source=str(path), **held_bytes(table))
-            for other, cells in before.items():
+            for other, cells in earlier.items():
                 if shared := sorted({*cells} & {*frame.cell}):
                     gates.append(_gate(Path(other), path, shared, warn))
                     gated += len(shared)
@@ -115,7 +115,7 @@ def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
 
     Raises UserError for a source that is named twice.
     """
-    named: dict[str, list[Path]] = {}
+    files_of: dict[str, list[Path]] = {}
     for source in sources:
         check_name(path := Path(source))
         is_results = (path / "rows").is_dir()
@@ -123,11 +123,11 @@ def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
         if not files or not path.exists():
             raise MissingFile(f"{source}: neither a results folder (rows/) nor Parquet files of rows")
         name = os.path.normpath(path if path.is_dir() else path.parent if path.parent.name else path)
-        own_files = named.setdefault(name, [])
+        own_files = files_of.setdefault(name, [])
         if repeated := {*own_files} & {*files}:
             raise UserError(f"{shortened(sorted(map(str, repeated)), 3)} is named twice; name each source once")
         own_files += files
-    return named
+    return files_of
 
 
 def _root(name: str, paths: Sequence[Path]) -> str:

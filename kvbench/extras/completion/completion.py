@@ -67,28 +67,28 @@ def candidates(words: Sequence[str]) -> list[str]:
     return [word for word in _all(before, typed) if word.startswith(typed) and word != typed]
 
 
-def _all(before: Sequence[str], typed: str) -> Iterable[str]:
+def _all(words_before: Sequence[str], typed: str) -> Iterable[str]:
     from kvbench.cli.main import commands, declared
 
-    if not before:
+    if not words_before:
         return [*commands(), "help", "--help", "--version"]
-    command, *rest = before
-    if command == "help" and not rest:
+    command, *words_left = words_before
+    if command == "help" and not words_left:
         return commands()
     if member("command", command) is None:
         return []
     parser = declared(command)
-    if rest and parser.verbs:
-        verb, *rest = rest
+    if words_left and parser.verbs:
+        verb, *words_left = words_left
         if verb not in parser.verbs:
             return []
         parser = parser.verbs[verb]
-    values = parser.values_of(before[-1])
+    values = parser.values_of(words_before[-1])
     if values is not None:
         return values
     if typed.startswith("-"):
         return parser.flags()
-    names = [word for word in rest if not word.startswith("-")]
+    names = [word for word in words_left if not word.startswith("-")]
     return chain(parser.verbs, parser.words.names(names), _settings(parser.words, typed))
 
 

@@ -86,18 +86,18 @@ def _check_properties(words: Sequence[str]) -> int:
     from kvbench.extras.conformance.properties import PROPERTIES, failures
 
     overrides = parse(words)
-    named = {override.key for override in overrides}
+    named_keys = {override.key for override in overrides}
     for override in overrides:
         if override.key.partition(".")[0] not in ("policy", "score"):
             raise UserError(f"{override.text}: --properties takes policy=, score= and their settings")
-    if not named & {"policy", "score"}:
+    if not named_keys & {"policy", "score"}:
         raise UserError("--properties needs score=NAME, policy=NAME or both (kvbench list shows them)")
-    if "policy" not in named:
+    if "policy" not in named_keys:
         overrides = [*parse(["policy=*"]), *overrides]
     failed, checked, cells = 0, 0, CellBuilder()
-    seen: dict[tuple[str, ...], str] = {}
+    first_with: dict[tuple[str, ...], str] = {}
     for config in combinations(overrides):
-        if "score" not in config["policy"]["accepts"] and "policy" not in named:
+        if "score" not in config["policy"]["accepts"] and "policy" not in named_keys:
             continue  # its own score may need a file
         cell = cells.cell(config)
         checked += 1
@@ -111,7 +111,7 @@ def _check_properties(words: Sequence[str]) -> int:
         failed += bool(problems)
         told = tuple(" ".join(problem.split()) for problem in problems)
         is_fault = any(" properties: " in problem for problem in told)  # of the score, whatever the policy
-        if is_fault and (earlier := seen.setdefault(told, name)) != name:
+        if is_fault and (earlier := first_with.setdefault(told, name)) != name:
             told = (f"as {earlier}",)
         lines = [f"FAIL  {name}: {problem}" for problem in told] or [f"ok    {name}"]
         print(*lines, sep="\n", flush=True)

@@ -148,10 +148,10 @@ def drawn(seed: int, number: int, least: int, most: int, steps: range) -> tuple[
     """
     draw, order = random.Random(seed), [*steps]
     draw.shuffle(order)
-    each, more = divmod(number, len(order))
+    at_least, more = divmod(number, len(order))
     queries = list[tuple[int, Query]]()
     for step in steps:
-        wanted = each + (step in order[:more])
+        wanted = at_least + (step in order[:more])
         found = 0
         for _ in range(TRIES * wanted):
             nodes, is_tree = draw.randint(least, most), draw.choice((True, False))
@@ -166,7 +166,7 @@ def drawn(seed: int, number: int, least: int, most: int, steps: range) -> tuple[
                 f"task.max_steps={steps[-1]}: {TRIES * wanted} graphs of {least} to {most} nodes had {found} with "
                 f"{step} steps, {wanted} are asked for: use fewer, or more task.max_nodes"
             )
-    return tuple(query for _, query in sorted(queries, key=lambda each: each[0]))
+    return tuple(query for _, query in sorted(queries, key=lambda placed: placed[0]))
 
 
 def _edges(nodes: int, is_tree: bool, draw: random.Random) -> tuple[tuple[int, int], ...]:

@@ -64,11 +64,11 @@ def draw(request: Request) -> Figure:
         return policy, " ".join(filter(None, (others, words[cell.cell])))
 
     marks = Marks.over(map(label, cells))
-    shown = [(name, key) for name in names for key in groups]
-    common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
+    places = [(name, key) for name in names for key in groups]
+    common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in places])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     note = f"medians and quartiles; {cells[0].new_tokens} new tokens; {n_of(counts, 'repetition')}"
-    note += request.windows({cell.cell: cell.columns["policy"] for cell in cells})
+    note += request.unsaid_settings((cell.cell, cell.columns["policy"], cell.columns["score"]) for cell in cells)
 
     def traces(name: str, key: tuple[str, int]) -> list[Trace]:
         members = [cell for cell in groups[key] if name in cell.quantities]
@@ -81,14 +81,14 @@ def draw(request: Request) -> Figure:
     lengths = sorted({cell.columns["context_length"] for cell in cells})
 
     def scale(axes: Sequence[Axes]) -> None:
-        for axis, (name, _) in zip(axes, shown, strict=True):
+        for axis, (name, _) in zip(axes, places, strict=True):
             _scale(axis, name, lengths, request.settings.get("scale") == "log")
 
     return draw_curves(
         heading=f"{common}\n{note}",
         panels=[
             Panel(title, traces(name, key), "tokens of context", LABELS[name])
-            for title, (name, key) in zip(panel_titles, shown, strict=True)
+            for title, (name, key) in zip(panel_titles, places, strict=True)
         ],
         labels=marks.names,
         scale=scale,

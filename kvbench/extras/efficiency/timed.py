@@ -210,12 +210,12 @@ def _decode(
     engine, start = model.engine, clock(model)
     batch = batch_of(engine, evicted, new_tokens)
     repetition.quantities["layout_seconds"] = clock(model) - start
-    steps, chosen, start = StepClock(ids.device), [ids], time.perf_counter()
+    steps, tokens, start = StepClock(ids.device), [ids], time.perf_counter()
     steps.mark()
     finite = torch.ones((), dtype=torch.bool, device=ids.device)
     for _ in range(new_tokens - 1):
-        logits = engine.read(batch, chosen[-1][:, None])[: len(ids)]
-        chosen.append(logits.argmax(dim=-1))
+        logits = engine.read(batch, tokens[-1][:, None])[: len(ids)]
+        tokens.append(logits.argmax(dim=-1))
         finite &= logits.isfinite().all()
         steps.mark()
     repetition.steps = steps.seconds()
@@ -224,7 +224,7 @@ def _decode(
         raise UserError(next(iter(batch.failures.values())))
     if not finite:
         raise UserError(BROKEN.format(new_tokens))
-    repetition.ids += [int(token[0]) for token in chosen[1:]]
+    repetition.ids += [int(token[0]) for token in tokens[1:]]
     repetition.quantities["decode_bytes"] = sum(batch.peak_bytes)
     repetition.evictions = batch.evictions(0)
     repetition.quantities |= _peaks(engine, "decode_peak_bytes")

@@ -41,14 +41,14 @@ def own_steps(
 
     if own_attention(model) or traits(model).stateful or traits(model).counts_positions:
         return None
-    cache, inputs, chosen = DynamicCache(config=model.config), ids[None], list[Tensor]()
+    cache, inputs, tokens = DynamicCache(config=model.config), ids[None], list[Tensor]()
     with detached(model):
         for _ in range(new_tokens):
             logits = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
-            if not chosen:
+            if not tokens:
                 cache.batch_repeat_interleave(sequences)
                 logits = logits.expand(sequences, -1)
-            chosen.append(logits.argmax(dim=-1))
-            inputs = chosen[-1][:, None]
+            tokens.append(logits.argmax(dim=-1))
+            inputs = tokens[-1][:, None]
             mark()
-    return [int(token[0]) for token in chosen]
+    return [int(token[0]) for token in tokens]

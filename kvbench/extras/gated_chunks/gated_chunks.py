@@ -37,10 +37,10 @@ class GatedChunkHeads(Heads):
             raise UserError(f"policy.heads.spiky={self.spiky}: allowed: 1 to {self.size - 1}, fewer than a chunk has")
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        chunked, before = ChunkHeads(size=self.size).chooses(ranking), ranking.first % self.size
+        chunked, offset = ChunkHeads(size=self.size).chooses(ranking), ranking.first % self.size
         if not ranking.candidates:
             return chunked
-        ends = before, -(before + ranking.candidates) % self.size
+        ends = offset, -(offset + ranking.candidates) % self.size
         scores = F.pad(chunked.unpooled, ends).unflatten(1, (-1, self.size))
         present = F.pad(torch.ones_like(chunked.unpooled), ends).bool().view(scores.shape)
         means = scores.sum(dim=2) / present.sum(dim=2)
@@ -50,7 +50,7 @@ class GatedChunkHeads(Heads):
         )
         best_first = scores.masked_fill(~present, -torch.inf).argsort(dim=2, descending=True, stable=True)
         later = gated[..., None] & (best_first.argsort(dim=2) >= self.spiky)
-        later = later.flatten(1)[:, before : before + ranking.candidates]
+        later = later.flatten(1)[:, offset : offset + ranking.candidates]
         return replace(chunked, scores=chunked.scores.masked_fill(later, -torch.inf))
 
 

@@ -114,7 +114,7 @@ class Press(Score):
         inputs = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
         copies = {name: part.clone() for name, part in inputs.items()}
         arrays = (copies.get("hidden states"), copies["keys"], copies["values"], None)
-        named = {name: value for name, value in call.named.items() if name != "hidden_states"} if call else {}
+        named_arguments = {name: value for name, value in call.named.items() if name != "hidden_states"} if call else {}
         where, tokens = f"{self.press} in layer {layer.index}", keys.shape[2]
         devices = [keys.device] if keys.device.type == "cuda" else []
         try:
@@ -123,7 +123,7 @@ class Press(Score):
                 press.compression_ratio = self._ratio(parse_budget(self.budget), tokens)
             with torch.random.fork_rng(devices), _module(layer, call) as module:
                 torch.manual_seed(self.seed + layer.index)
-                scores = press.score(module, *arrays, named)
+                scores = press.score(module, *arrays, named_arguments)
         except UserError:
             raise
         except Exception as error:  # code of others may raise anything

@@ -57,7 +57,7 @@ def _equations(larger: int, smaller: int) -> Iterator[tuple[str, float | None]]:
 
 
 def _tried(
-    equation: str, result: float | None, rest: Sequence[int], target: int, depth: int, lines: list[str]
+    equation: str, result: float | None, numbers_left: Sequence[int], target: int, depth: int, lines: list[str]
 ) -> tuple[str, ...] | None:
     """Return the further equations after one, none of them at the target; None where the branch is dropped."""
     line = f"{_indent(depth)}Try {equation}."
@@ -67,14 +67,14 @@ def _tried(
         lines.append(f"{line} {result:.1f} is a decimal, drop this branch.")
     elif result >= LARGEST:
         lines.append(f"{line} {result} exceeds the maximum intermediate result, drop this branch.")
-    elif not rest:
+    elif not numbers_left:
         is_target = result == target
         end = f"== {target}, target found!" if is_target else f"!= {target}, drop this branch."
         lines.append(f"{line} Evaluate {result} {end}")
         return () if is_target else None
     else:
-        whole = [result, *rest]
-        many = len(rest) > 1
+        whole = [result, *numbers_left]
+        many = len(numbers_left) > 1
         options = f". {_options(whole)}" if many else ", just two numbers left."
         lines.append(f"{line} Add {result} to the number set. Current number set: {whole}, target: {target}{options}")
         return _combined(whole, target, depth + many, lines)

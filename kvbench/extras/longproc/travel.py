@@ -95,7 +95,7 @@ def _arranged(
     return None
 
 
-def _checks(option: Stop, plan: Sequence[Stop], later: Stop | None, flights: set[tuple[str, ...]]) -> Iterator[str]:
+def _checks(option: Stop, plan: Sequence[Stop], fixed: Stop | None, flights: set[tuple[str, ...]]) -> Iterator[str]:
     """Yield the lines about a city that is tried next; the last line says whether it is arranged."""
     city, start, end = option["city"], option["start_day"], option["end_day"]
     origin = plan[-1]["city"] if plan else "the starting point"
@@ -107,12 +107,12 @@ def _checks(option: Stop, plan: Sequence[Stop], later: Stop | None, flights: set
         return
     yield "Yes."
     check = f"Check whether this arrangement is compatible with the next fixed schedule after Day {start}: "
-    if later is None:
+    if fixed is None:
         yield f"{check}None."
         yield "No following fixed schedules. This arrangement is compatible."
     else:
-        name, arrival = later["city"], later["start_day"]
-        yield f"{check}{name} (Day {arrival} - {later['end_day']})."
+        name, arrival = fixed["city"], fixed["start_day"]
+        yield f"{check}{name} (Day {arrival} - {fixed['end_day']})."
         days = f"The departure day of {city} is Day {end}. The arrival day of {name} is Day {arrival}. Day {end} is"
         if arrival < end:
             yield f"{days} later than (>) Day {arrival}. This arrangement is incompatible. Drop this branch."

@@ -102,18 +102,18 @@ def final(response: str) -> str:
 
 def synth_score(response: str, right: str, kind: str) -> float:
     """Return the score of an answer in 0..1."""
-    given = final(response)
-    if given == right:
+    answer = final(response)
+    if answer == right:
         return 1.0
-    if given in FREQUENCIES:
-        return float(given in right)
+    if answer in FREQUENCIES:
+        return float(answer in right)
     try:
         if kind == "ANSWER_TYPE.NUMERIC":
-            return CREDIT ** abs(int(right) - int(given))
+            return CREDIT ** abs(int(right) - int(answer))
         if kind == "ANSWER_TYPE.DATE":
             from dateutil import parser
 
-            return float(parser.parse(given) == datetime.fromisoformat(right))
+            return float(parser.parse(answer) == datetime.fromisoformat(right))
     except (ValueError, TypeError, OverflowError):
         pass
     return 0.0

@@ -82,23 +82,23 @@ class ReadingBatch(CountingBatch):
         new: int,
         rule: AttentionParams,
     ) -> Bool[Tensor, "segments rows pairs"] | None:
-        reader, held = self.reader, keys.shape[1]
+        reader, num_pairs = self.reader, keys.shape[1]
         if self.num_new_tokens < self.question_tokens and reader.question == "dense":
             return None
         if state.sliding_window is not None:
-            self._count(state, run, [min(held, state.sliding_window)] * len(rows), 0)
+            self._count(state, run, [min(num_pairs, state.sliding_window)] * len(rows), 0)
             return None
         if layer < reader.dense_layers:
-            self._count(state, run, [held] * len(rows), 0)
+            self._count(state, run, [num_pairs] * len(rows), 0)
             return None
         wide = torch.promote_types(rows.dtype, torch.float32)
         queries, wide_keys = rows.to(wide).unflatten(1, (-1, new)) * rule.scaling, keys.to(wide)
-        read = queries.new_zeros(*queries.shape[:3], held).bool()
+        is_read = queries.new_zeros(*queries.shape[:3], num_pairs).bool()
         for token in range(new):
-            visible = held - new + token + 1
-            read[:, :, token, :visible] = reader.read(queries[:, :, token], wide_keys[:, :visible], run.prefix)
+            visible = num_pairs - new + token + 1
+            is_read[:, :, token, :visible] = reader.read(queries[:, :, token], wide_keys[:, :visible], run.prefix)
         if new == 1:
-            pairs: list[int] = read.any(dim=(1, 2)).sum(dim=1).tolist()
-            index_bytes = reader.index_numbers(held, keys.shape[2], queries.shape[1]) * keys.itemsize
+            pairs: list[int] = is_read.any(dim=(1, 2)).sum(dim=1).tolist()
+            index_bytes = reader.index_numbers(num_pairs, keys.shape[2], queries.shape[1]) * keys.itemsize
             self._count(state, run, pairs, index_bytes)
-        return ~read.flatten(1, 2)
+        return ~is_read.flatten(1, 2)

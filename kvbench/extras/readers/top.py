@@ -83,23 +83,23 @@ class TopReader(SparseReader):
         return self.index_of(held, head_dim, group) if self.pairs_of(held) < held else 0
 
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:
-        held = keys.shape[1]
-        budget = self.pairs_of(held)
-        if budget >= held:
-            return queries.new_ones(*queries.shape[:2], held).bool()
+        num_pairs = keys.shape[1]
+        budget = self.pairs_of(num_pairs)
+        if budget >= num_pairs:
+            return queries.new_ones(*queries.shape[:2], num_pairs).bool()
         scores = self.scores(queries, keys, prefix)
         if self.selection == "kv_heads":
             scores = self.to_share(scores).sum(dim=1, keepdim=True).expand(scores.shape)
         pages = scores.shape[2]
         oldest = math.ceil(self.sink / self.page_pairs)
-        newest = max(oldest, (held - self.recent) // self.page_pairs) if self.recent else pages
+        newest = max(oldest, (num_pairs - self.recent) // self.page_pairs) if self.recent else pages
         scores = scores.clone()
         scores[..., :oldest] = torch.inf
         scores[..., newest:] = torch.inf
         count = max(self.pages_of(budget), min(oldest, pages) + max(0, pages - newest))
         best = scores.argsort(dim=-1, descending=True, stable=True)[..., :count]
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True)
-        return chosen.repeat_interleave(self.page_pairs, dim=-1)[..., :held]
+        return chosen.repeat_interleave(self.page_pairs, dim=-1)[..., :num_pairs]
 
 
 @dataclass(frozen=True)

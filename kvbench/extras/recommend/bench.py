@@ -8,7 +8,7 @@ from kvbench.extras.recommend.recommendation import report_of
 from kvbench.notebook.bench import Bench
 from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.report import NotebookReport
-from kvbench.notebook.sweep import SCREEN, naming_arguments
+from kvbench.notebook.sweep import SCREEN, naming_stale
 from kvbench.run.stale import Stale
 
 
@@ -33,6 +33,6 @@ def recommended(
     words = bench.words(results, **settings)
     limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
     need = {name: str(value) for name, value in limits.items()}
-    with naming_arguments():
+    with naming_stale():
         found = recommend([*words, *task_words(data, words)], None, need_of(need), SCREEN, stale)
     return NotebookReport(report_of(found))

@@ -151,23 +151,23 @@ def recommend(
 
 def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
     """Return words of the sweep, and a sentence for each setting that was assumed. Raises UserError without prompts."""
-    words, named, assumed = list(words), {override.key for override in parse(words)}, dict[str, str]()
+    words, named_keys, assumed = list(words), {override.key for override in parse(words)}, dict[str, str]()
     if data is not None:
         if beside := [word for word in words if word.startswith(("task=", "task.path="))]:
             raise UserError(f"data={data} and {beside[0]} both say what is read: leave one of them out")
         words += ["task=jsonl", f"task.path={format_value(data)}"]
-        if "task.samples" not in named:
+        if "task.samples" not in named_keys:
             words.append(f"task.samples={10**6}")  # as many as the file has
-    elif "task" not in named:
+    elif "task" not in named_keys:
         raise UserError("what is read? data=FILE.jsonl, with lines as of task=jsonl, or task=NAME: kvbench list tasks")
-    if "policy" not in named:
+    if "policy" not in named_keys:
         words.append(f"policy={','.join(POLICIES)}")
-        own = "" if "score" in named else ", each with the score that it was published with"
+        own = "" if "score" in named_keys else ", each with the score that it was published with"
         assumed["policy"] = f"Tried: {', '.join(POLICIES)}{own}; policy= and score= name others."
-    if "budget" not in named:
+    if "budget" not in named_keys:
         words.append(f"budget={','.join(BUDGETS)}")
         assumed["budget"] = f"Budgets {', '.join(BUDGETS)} of the prompt; budget= names others."
-    if "schedule.evict_after" not in named:
+    if "schedule.evict_after" not in named_keys:
         words.append("schedule.evict_after=prompt")
         assumed["schedule"] = (
             "Evicted after the whole prompt, its question included; where one context serves many questions, use "

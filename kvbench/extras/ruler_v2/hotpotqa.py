@@ -102,21 +102,21 @@ class Documents(AskedRows):
         for question in asked:
             yield fitting(partial(self._draw, rng, question, haystack), count_tokens, size, STEP, room)
 
-    def _draw(self, rng: random.Random, asked: Question, haystack: Sequence[str], size: int) -> RulerPrompt:
+    def _draw(self, rng: random.Random, question: Question, haystack: Sequence[str], size: int) -> RulerPrompt:
         """Draw a prompt with `size` documents besides the ones of the question."""
-        own = [(drawn_number(rng), document) for document in (*asked.needed, *asked.others)]
-        left = len(haystack) - len({document for _, document in own})
+        own_documents = [(drawn_number(rng), document) for document in (*question.needed, *question.others)]
+        left = len(haystack) - len({document for _, document in own_documents})
         if left < 1:
             raise UserError(f"{self.name}: the training set has no more documents than one question has")
         chosen = [haystack[place] for place in drawn_places(rng, left, len(haystack), size)]
-        documents = [(drawn_number(rng), document) for document in chosen] + own
+        documents = [(drawn_number(rng), document) for document in chosen] + own_documents
         rng.shuffle(documents)
         request = REQUESTS[self.request]
         shown = "\n\n".join(f"Document {number}:\n{document}" for number, document in documents)
-        needed = tuple(number for number, _ in own[: len(asked.needed)])
-        right = {"find_text": needed[:1], "find": needed}.get(self.request, (asked.answer,))
+        needed = tuple(number for number, _ in own_documents[: len(question.needed)])
+        right = {"find_text": needed[:1], "find": needed}.get(self.request, (question.answer,))
         begins = request.begins if self.form == "base" else ""
-        text = request.text.format(text=asked.needed[0], question=asked.text)
+        text = request.text.format(text=question.needed[0], question=question.text)
         return RulerPrompt(f"Below are some documents. {request.opening}\n\n{shown}", f"\n\n{text}", begins, right)
 
 

@@ -136,7 +136,7 @@ class Questions(AskedRows):
         rng.shuffle(numbers)
         number, lines = numbers[size], list(zip(numbers, chosen, strict=False))
         rng.shuffle(lines)
-        shown = rng.sample(lines, SHOTS if request.example else 0)
+        examples = rng.sample(lines, SHOTS if request.example else 0)
         place = rng.randint(0, size)
         lines.insert(place, (number, asked))
         nth = sum(other == number for other, _ in lines[: place + 1])
@@ -147,7 +147,7 @@ class Questions(AskedRows):
         right: tuple[str, ...] = (asked.letter,) if request.match == "multichoice" else (asked.text,)
         if self.request == "copy_all":
             right = tuple(question.text for other, question in lines if other == number)
-        return RulerPrompt(context, f"\n\n{self._examples(request, shown)}{text}", begins, right)
+        return RulerPrompt(context, f"\n\n{self._examples(request, examples)}{text}", begins, right)
 
     def _examples(self, request: Request, shown: Sequence[tuple[str, Question]]) -> str:
         """Return the solved examples, each after the request for it."""

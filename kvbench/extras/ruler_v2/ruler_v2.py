@@ -134,14 +134,14 @@ def reader(read: Callable[[jsonl.Row], Value]) -> Callable[[str | None, str], tu
 
     @remembered
     def values(root: str | None, name: str) -> tuple[Value, ...]:
-        found = list[Value]()
+        row_values = list[Value]()
         for line in jsonl.rows(root, name):
             try:
-                found.append(read(line.read()))
+                row_values.append(read(line.read()))
             except ValueError as error:
                 raise UserError(f"{line.place}: {error}") from None
-        if not found:
+        if not row_values:
             raise UserError(f"{find(root, name)} has no rows")
-        return tuple(found)
+        return tuple(row_values)
 
     return values

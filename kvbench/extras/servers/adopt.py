@@ -87,25 +87,25 @@ def main(flags: argparse.Namespace) -> int:
     return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
 
 
-def _check_found(found: list[int], adopted: "Adopted", source: str) -> None:
+def _check_found(counts: list[int], adopted: "Adopted", source: str) -> None:
     """Raise UserError where no prompt has an answer, and for a folder of kvpress where some have none or several.
 
-    found: different answers to each prompt.
+    counts: different answers to each prompt.
     """
-    if not any(found):
+    if not any(counts):
         raise UserError(
             f"{source}: none of its {adopted.count} prompts belongs to these settings: give the task, "
             "task.context_length, task.samples, seed and model.path that made the prompts"
         )
     if adopted.format != "kvpress":
         return
-    if several := sum(count > 1 for count in found):
+    if several := sum(count > 1 for count in counts):
         raise UserError(
-            f"{source}: {several} of {len(found)} prompts have several answers and the file has no contexts: "
+            f"{source}: {several} of {len(counts)} prompts have several answers and the file has no contexts: "
             "give the task.samples of its evaluation, so that their order tells them apart"
         )
-    if not all(found) and adopted.config.get("fraction", 1) == 1:
+    if not all(counts) and adopted.config.get("fraction", 1) == 1:
         raise UserError(
-            f"{source}: {found.count(0)} of {len(found)} prompts have no answer, and would be left out of means: "
+            f"{source}: {counts.count(0)} of {len(counts)} prompts have no answer, and would be left out of means: "
             "give the task.samples and seed of its evaluation"
         )

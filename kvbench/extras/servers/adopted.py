@@ -99,7 +99,7 @@ class Adopted:
 
         Raises UserError for lines of pred.py that do not fit the rows of a task of LongBench.
         """
-        by_sample, alike = dict[Place, Answer](), defaultdict[str, list[Place]](list)
+        by_sample, places_of = dict[Place, Answer](), defaultdict[str, list[Place]](list)
         rows, keys = dict[str, Sequence[Answer]](), list[tuple[Place, str | None]]()
         for task, prompt, sample in prompts:
             place, key = (prompt.sha256, sample.id), self._key_of(prompt, sample)
@@ -109,11 +109,11 @@ class Adopted:
                     rows[task.name] = self._by_row(task)
                 by_sample[place] = rows[task.name][sample.id]
             elif key is not None:
-                alike[key].append(place)
-        for key, places in alike.items():
+                places_of[key].append(place)
+        for key, places in places_of.items():
             if 1 < len(places) == len(self.answers[key]):
                 by_sample |= zip(places, self.answers[key], strict=True)
-        texts = {key: len({answer.text for answer in self.answers[key]}) for key in alike}
+        texts = {key: len({answer.text for answer in self.answers[key]}) for key in places_of}
         found = [1 if place in by_sample else texts.get(key or "", 0) for place, key in keys]
         return replace(self, by_sample=by_sample), found
 

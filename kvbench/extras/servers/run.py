@@ -217,7 +217,7 @@ def _run_job(
             prompts[sample.id] = prompt_for(tokenizer, cell, sample)
         except ValueError as error:
             result.fail(sample, str(error))
-    whole = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
+    readable = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
     make = _add_likelihood if cell.task.scores_text else _add_answer
 
     def attempt(sample: Sample) -> JobResult:
@@ -230,7 +230,7 @@ def _run_job(
             part.fail(sample, str(error), [cell], prompt)
         return part
 
-    for part in pool.map(attempt, whole):
+    for part in pool.map(attempt, readable):
         result.add(part)
     result.sort()
     return result

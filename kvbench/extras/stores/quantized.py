@@ -203,16 +203,16 @@ class PackedCache:
     bytes_allocated = bytes_held
 
 
-def pack_cache(cache: KVCache, packing: Packing | None, whole: int = 0) -> PackedCache:
+def pack_cache(cache: KVCache, packing: Packing | None, whole_keys: int = 0) -> PackedCache:
     """Return a copy of a cache that is quantised, unless `packing` is None, and without the channels that were removed
-    from all but the newest `whole` keys.
+    from all but the newest `whole_keys` keys.
 
     Heads of different lengths are packed separately.
     """
     format, layers = None if packing is None else FORMATS[packing], []
     for layer in cache.layers:
         tops = _tops(layer, format)
-        runs = tuple((heads, *_packed(part, format, whole, tops)) for heads, part in dense_parts(layer))
+        runs = tuple((heads, *_packed(part, format, whole_keys, tops)) for heads, part in dense_parts(layer))
         layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
     return PackedCache(tuple(layers), cache.num_tokens, cache.recurrent)
 
@@ -227,7 +227,7 @@ def _tops(layer: LayerCache, format: Format | None) -> Tops:
     return {"keys": floats.top(layer.keys, format.bits), "values": floats.top(layer.values, format.bits)}
 
 
-def _packed(layer: LayerCache, format: Format | None, whole: int, tops: Tops) -> tuple[Packed, Packed]:
+def _packed(layer: LayerCache, format: Format | None, whole_keys: int, tops: Tops) -> tuple[Packed, Packed]:
     """Keys and values of a layer whose heads have one length."""
     keys, values = layer.dense
 
@@ -236,7 +236,7 @@ def _packed(layer: LayerCache, format: Format | None, whole: int, tops: Tops) ->
 
     if CHANNELS not in layer.by_head:
         return stored(keys, "keys"), stored(values, "values")
-    channels, stop = layer.by_head[CHANNELS], max(0, keys.shape[1] - whole)
+    channels, stop = layer.by_head[CHANNELS], max(0, keys.shape[1] - whole_keys)
     remaining = keys[:, :stop].gather(2, channels[:, None].expand(-1, stop, -1))
     pruned = PrunedHeads(stored(remaining, "keys"), channels.to(torch.int16), keys[:, stop:].clone())
     return pruned, stored(values, "values")

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from kvbench.extras.view.page import write_page
 from kvbench.notebook.bench import BenchResult
-from kvbench.notebook.sweep import naming_arguments
 
 
 def page(result: BenchResult, path: str | Path, samples: int = 20) -> Path:
     """Write the page of `kvbench report html`; returns its path. samples: of each cell, to read."""
-    with naming_arguments():
-        write_page(result.frame, Path(path), lambda text: None, samples=samples)
+    write_page(result.frame, Path(path), lambda text: None, samples=samples)
     return Path(path)

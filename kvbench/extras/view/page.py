@@ -23,8 +23,8 @@ from kvbench.report.frames import Source, place_of
 from kvbench.report.report_file import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
-from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.usual_values import unsaid_settings
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
@@ -47,7 +47,9 @@ def write_page(
         rows=page.rows,
         shown=page.shown,
         models=sorted({cell["model"] for cell in page.cells}),
-        windows=windows({cell["cell"]: cell["policy"] for cell in page.cells}, describer(source)),
+        unsaid_settings=unsaid_settings(
+            ((cell["cell"], cell["policy"], cell["score"]) for cell in page.cells), describer(source)
+        ),
         cells=len(page.cells),
         errors=sum(cell["errors"] for cell in page.cells),
         environments=page.environments,

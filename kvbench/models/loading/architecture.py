@@ -98,7 +98,7 @@ def check_sizes(folder: Path, where: str) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    config, tensors, most = read_json(folder / "config.json"), 0, 0
+    config, tensors, largest = read_json(folder / "config.json"), 0, 0
     integers: dict[str, str] = {}
     try:
         for file in folder.glob("*.safetensors"):
@@ -106,7 +106,7 @@ def check_sizes(folder: Path, where: str) -> None:
                 slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
             shapes = [part.get_shape() for part in slices.values()]
             integers |= {name: part.get_dtype() for name, part in slices.items() if _is_coded(name, part)}
-            tensors, most = tensors + len(shapes), max([most, *(size for shape in shapes for size in shape)])
+            tensors, largest = tensors + len(shapes), max([largest, *(size for shape in shapes for size in shape)])
     except (OSError, ValueError, SafetensorError):  # reported when the model is loaded
         return
     if integers and not quantization_settings(config):
@@ -117,12 +117,12 @@ def check_sizes(folder: Path, where: str) -> None:
         )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     for name, size in ((name, part[name]) for part in parts for name in SIZES if name in part):
-        allowed = tensors if name == "num_hidden_layers" else max(tensors, most)
+        allowed = tensors if name == "num_hidden_layers" else max(tensors, largest)
         is_none = name == "vocab_size" and size == 0  # transformers warns of the end token of such a model first
         if tensors and isinstance(size, (int, float)) and (size > allowed or is_none):
             raise MissingFile(
-                f"{where}: config.json says {name}={size}, but the weights hold {tensors} tensors of sizes up to {most}"
-                ": fetch or save the model again, weights and config.json together"
+                f"{where}: config.json says {name}={size}, but the weights hold {tensors} tensors of sizes up to "
+                f"{largest}: fetch or save the model again, weights and config.json together"
             )
 
 

@@ -223,9 +223,9 @@ def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prom
     opening, text = opening_of(tokenizer), "".join(texts.turns)
     parts = [after_opening(tokenizer, opening, first), *(continued(tokenizer, turn) for turn in later)]
     ids, last, has_question = tuple(chain.from_iterable(parts)), parts[-1], evict_after == "prompt"
-    before = parts if has_question else parts[:-1]
+    prefill_parts = parts if has_question else parts[:-1]
     return Prompt(
-        tuple(chain.from_iterable(before)),
+        tuple(chain.from_iterable(prefill_parts)),
         () if has_question else last,
         hashlib.sha256(text.encode()).hexdigest(),
         prefix_tokens=common_length(ids, after_opening(tokenizer, opening, texts.head)),
@@ -233,7 +233,7 @@ def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prom
         border_tokens=_border_tokens(after_opening(tokenizer, opening, text), ids),
         question_tokens=len(last) if has_question else 0,
         suffix_tokens=len(continued(tokenizer, texts.tail)) if has_question else 0,
-        blocks=tuple(map(len, before)),
+        blocks=tuple(map(len, prefill_parts)),
         answer=continued(tokenizer, texts.answer),
     )
 

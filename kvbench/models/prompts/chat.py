@@ -99,15 +99,15 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
     return of_task and chat != "never" and bool(tokenizer.chat_template)
 
 
-def render(tokenizer: Any, system: str | None, content: str, before: Turns = ()) -> str:
-    """Return the text of a system turn, if any, of the turns `before`, and of a user's turn up to the answer.
+def render(tokenizer: Any, system: str | None, content: str, earlier_turns: Turns = ()) -> str:
+    """Return the text of a system turn, if any, of the turns `earlier_turns`, and of a user's turn up to the answer.
 
     Raises UserError if the template does, and for two system turns.
     """
     turns = [{"role": "system", "content": system}] if system is not None else []
-    if system is not None and before and before[0][0] == "system":
+    if system is not None and earlier_turns and earlier_turns[0][0] == "system":
         raise UserError("model.system is set, and the messages begin with a system turn: use model.system=null")
-    turns += [{"role": role, "content": text} for role, text in (*before, ("user", content))]
+    turns += [{"role": role, "content": text} for role, text in (*earlier_turns, ("user", content))]
     return render_turns(tokenizer, turns)
 
 

@@ -144,15 +144,15 @@ def final_of_ids(tokenizer: Any, setting: Reasoning, turn: Sequence[int], ids: S
     marks = marks_of(tokenizer, setting)
     if marks is None:
         return Final(text)
-    known = _ids(tokenizer, marks.marks)
-    is_spelled = len(known) < len(marks.marks) or any(mark in text for mark in marks.marks)
-    if isinstance(marks, Tags) and is_spelled and not any(token in known for token in ids):
+    mark_ids = _ids(tokenizer, marks.marks)
+    is_spelled = len(mark_ids) < len(marks.marks) or any(mark in text for mark in marks.marks)
+    if isinstance(marks, Tags) and is_spelled and not any(token in mark_ids for token in ids):
         return final_of_text(tokenizer, setting, turn, text)
 
     def read(ids: Sequence[int]) -> str:
         return tokenizer.decode(list(ids), skip_special_tokens=True)
 
-    parts, opened = _parts_of_ids(ids, known), _opened(marks, _parts_of_ids(turn, known), read)
+    parts, opened = _parts_of_ids(ids, mark_ids), _opened(marks, _parts_of_ids(turn, mark_ids), read)
     if len(parts) == 1 and not opened:
         return Final(text, 0)
     reasoning, final, unended = marks.split(parts, read, opened)

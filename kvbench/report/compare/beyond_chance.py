@@ -74,20 +74,20 @@ def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
     is_by_budget = len({firsts[cell].budget for cell in candidates}) > 1
-    same = [cell for cell in candidates if firsts[cell].budget == row.budget or not is_by_budget]
-    if len(same) > 1:
-        apart = {cell: _schedules_apart(row.schedule, firsts[cell].schedule) for cell in same}
-        same = [cell for cell in same if apart[cell] == min(apart.values())]
-    if len(same) > 1:
+    baselines = [cell for cell in candidates if firsts[cell].budget == row.budget or not is_by_budget]
+    if len(baselines) > 1:
+        apart = {cell: _schedules_apart(row.schedule, firsts[cell].schedule) for cell in baselines}
+        baselines = [cell for cell in baselines if apart[cell] == min(apart.values())]
+    if len(baselines) > 1:
         name, *names = (
             " ".join(map(as_typed, (first.policy, first.score, first.budget)))
-            for first in (row, *(firsts[cell] for cell in sorted(same)))
+            for first in (row, *(firsts[cell] for cell in sorted(baselines)))
         )
         raise UserError(
-            f"cell {row.cell} ({row.task} {name}) has {len(same)} baselines: {' and '.join(names)}; name one of "
-            f"them, such as policy={as_typed(firsts[same[0]].policy)},score={as_typed(firsts[same[0]].score)}"
+            f"cell {row.cell} ({row.task} {name}) has {len(baselines)} baselines: {' and '.join(names)}; name one of "
+            f"them, such as policy={as_typed(firsts[baselines[0]].policy)},score={as_typed(firsts[baselines[0]].score)}"
         )
-    return same[0] if same else None
+    return baselines[0] if baselines else None
 
 
 def _schedules_apart(a: str | None, b: str | None) -> tuple[bool, int]:

@@ -10,6 +10,7 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 from kvbench.records import Row
@@ -209,12 +210,10 @@ def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -
 
 def _near_ties(match: Match, a: Side, b: Side) -> int | None:
     """Return how many questions numeric noise could flip; None if that is known of no answer."""
-    steps = [
-        {cell: step_of(side.describe(cell)) for cell in {both[i].cell for both in match.rows}}
-        for i, side in enumerate((a, b))
-    ]
-    sides = [[could_flip(row, steps[i][row.cell]) for i, row in enumerate(both)] for both in match.rows]
-    return None if all(flip is None for both in sides for flip in both) else sum(any(both) for both in sides)
+    steps = [cache(lambda cell, side=side: step_of(side.describe(cell))) for side in (a, b)]
+    flips = [[could_flip(row, step(row.cell)) for row, step in zip(both, steps, strict=True)] for both in match.rows]
+    known = [both for both in flips if both != [None, None]]
+    return sum(map(any, known)) if known else None
 
 
 def step_of(description: Mapping[str, Any] | None) -> float | None:
@@ -271,18 +270,20 @@ def report_of(comparison: Comparison) -> Report:
     lines = [(line, figures(line)) for line in comparison.all_lines]
     empty = [head for head in _RARE if all(texts[head] in ("", "0") for _, texts in lines)]
     heads = [head for head in lines[0][1] if head not in empty]
-    shown = []
+    table_rows = []
     for line, texts in lines:
+        if _only_on(line):
+            continue
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        row = TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
-        shown += [] if _only_on(line) else [row]
+        cells = (Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads)
+        table_rows.append(TableRow(tuple(labels), tuple(cells)))
     explained, not_compared = notes(comparison)
     table = Table.of(
         names,
         heads,
-        shown,
+        table_rows,
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(explained),

@@ -259,24 +259,24 @@ def _pattern(value: Any) -> str:
 
 
 def _match(key: Mapping[str, Any], a: Mapping[int, Row], b: Mapping[int, Row]) -> Match:
-    rows, both, unpaired = [], [], []
+    rows, recorded_pairs, unpaired = [], [], []
     for sample in sorted({*a, *b}):
-        row, other = a.get(sample), b.get(sample)
+        row_a, row_b = a.get(sample), b.get(sample)
         problems = [
             Unpaired(sample, name, reason)
-            for name, reason in (("A", _no_value(row)), ("B", _no_value(other)))
+            for name, reason in (("A", _no_value(row_a)), ("B", _no_value(row_b)))
             if reason is not None
         ]
         unpaired += problems
-        if row is not None and other is not None:
-            both.append((row, other))
-            if not problems and row.metric != other.metric:
+        if row_a is not None and row_b is not None:
+            recorded_pairs.append((row_a, row_b))
+            if not problems and row_a.metric != row_b.metric:
                 raise UserError(
-                    f"task {row.task} was judged by {row.metric} on one side and by {other.metric} on the other: their "
-                    "values cannot be compared; run one of them again with the same task.scorer"
+                    f"task {row_a.task} was judged by {row_a.metric} on one side and by {row_b.metric} on the other: "
+                    "their values cannot be compared; run one of them again with the same task.scorer"
                 )
-            rows += [] if problems else [(row, other)]
-    return Match(key, tuple(rows), tuple(unpaired), tuple(both))
+            rows += [] if problems else [(row_a, row_b)]
+    return Match(key, tuple(rows), tuple(unpaired), tuple(recorded_pairs))
 
 
 def _no_value(row: Row | None) -> str | None:

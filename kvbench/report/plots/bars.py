@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, columns_of, has_bottom, panels, room, titles
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, methods_of, metric_of, scaled
 from kvbench.report.tables.pivot import Block, Key, MeansRow
 from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
@@ -22,20 +22,20 @@ def draw(request: Request) -> Figure:
     Raises as `Request.cells` does, and UserError for more bars in a panel than ``MOST_BARS``.
     """
     blocks = request.blocks()
-    shown = [(block, column) for block in blocks for column in block.columns]
-    common, panel_titles = titles([block.title_of(column) for block, column in shown], "\n")
-    bars = [_bars(block, column) for block, column in shown]
+    places = [(block, column) for block in blocks for column in block.columns]
+    common, panel_titles = titles([block.title_of(column) for block, column in places], "\n")
+    bars = [_bars(block, column) for block, column in places]
     if (most := max(map(len, bars))) > MOST_BARS:
         raise UserError(f"{most} bars are too many for one panel ({MOST_BARS}); select fewer: policy=... score=...")
     are_equal = len({len(block.columns) for block in blocks}) == 1
-    columns = columns_of(len(shown), min(len(blocks[0].columns) if are_equal else 3, 4))
-    rows = [max(1, *map(len, bars[first : first + columns])) for first in range(0, len(shown), columns)]
+    columns = columns_of(len(places), min(len(blocks[0].columns) if are_equal else 3, 4))
+    rows = [max(1, *map(len, bars[first : first + columns])) for first in range(0, len(places), columns)]
     cells = cells_of(blocks)
     dashed = "; dashed: the full cache" * any(block.cells(reference=True) for block in blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(cells)}{dashed}{request.windows({cell.cell: cell.policy for cell in cells})}",
-        width=1.5 + room(_name_of(line) for drawn in bars for line, _ in drawn),
+        f"{common}\n{measured_of(cells)}{dashed}{request.left_out}{request.unsaid_settings(methods_of(cells))}",
+        width=1.5 + room(_name_of(line) for panel_bars in bars for line, _ in panel_bars),
         height=0.6 + 0.2 * sum(rows) / len(rows),
         columns=columns,
         sharex=True,
@@ -43,8 +43,8 @@ def draw(request: Request) -> Figure:
     )
     marks = marks_of(blocks)
     top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells)
-    for i, (axis, (block, _), drawn) in enumerate(zip(axes, shown, bars, strict=True)):
-        _panel(axis, drawn, marks)
+    for i, (axis, (block, _), panel_bars) in enumerate(zip(axes, places, bars, strict=True)):
+        _panel(axis, panel_bars, marks)
         for reference in block.cells(reference=True)[:1]:
             axis.axvline(scaled(reference, reference.mean), **REFERENCE)
         axis.set_ylim(rows[i // columns] - 0.4, -0.6)

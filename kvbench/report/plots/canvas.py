@@ -117,16 +117,16 @@ def panels(
     figure = Shown(figsize=size, layout="constrained")
     rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
     figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=rect)  # type: ignore[union-attr]
-    drawn = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)
-    for unused in drawn[count:]:
+    all_axes = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)
+    for unused in all_axes[count:]:
         unused.set_visible(False)
-    for i, (axis, title) in enumerate(zip(drawn, wrapped, strict=False)):
+    for i, (axis, title) in enumerate(zip(all_axes, wrapped, strict=False)):
         axis.tick_params(labelbottom=i + columns >= count or not axes.get("sharex"))
         axis.set_title(title)
     for i, line in enumerate(chain(*wraps)):
         weight = "bold" if i < len(wraps[0]) else "normal"
         figure.text(0.1 / size[0], 1 - (0.1 + 0.15 * i) / size[1], line, va="top", fontweight=weight)
-    return figure, drawn[:count]
+    return figure, all_axes[:count]
 
 
 def columns_of(count: int, most: int) -> int:

@@ -10,7 +10,7 @@ from kvbench.records import KeptSets
 from kvbench.report.beside import check_lines, lines_beside
 from kvbench.report.plots.canvas import colour_bar, label_axes, n_of, panels, titles
 from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
-from kvbench.report.plots.plot import Request, cells_of
+from kvbench.report.plots.plot import Request, cells_of, methods_of
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -46,7 +46,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
                 f"cell {cell} has kept sets of different numbers of heads; use one results folder per model"
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
-    common += request.windows({cell: cells[cell].policy for cell in by_cell})
+    common += request.unsaid_settings(methods_of(cells[cell] for cell in by_cell))
     return common, [KeptPanel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
 
 
@@ -72,19 +72,19 @@ def draw_kept(request: Request) -> Figure:
     return kept_figure(shown, f"{common}\nKV pairs kept, {_samples(shown)}")
 
 
-def kept_figure(shown: Sequence[KeptPanel], heading: str) -> Figure:
+def kept_figure(kept_panels: Sequence[KeptPanel], heading: str) -> Figure:
     """Return the figure of `draw_kept` for panels whose kept sets have positions."""
-    heads = np.array([len(layer) for layer in shown[0].sets[0].lengths])
-    most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
+    heads = np.array([len(layer) for layer in kept_panels[0].sets[0].lengths])
+    most = max(sum(map(len, panel.sets[0].lengths)) for panel in kept_panels)
     figure, axes = panels(
-        [panel.title for panel in shown],
+        [panel.title for panel in kept_panels],
         f"{heading}; one row per KV head, layer 0 at the top",
         height=0.65 + max(0.06 * most, 0.9),
         margin=0.9,
         sharex=True,
         sharey=True,
     )
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(axes, kept_panels, strict=True):
         shares = kept_shares(panel)
         extent = (0, 100, len(shares), 0)
         axis.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=extent, interpolation="none")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from kvbench.report.experiments import Experiments
 from kvbench.report.plots.canvas import titles
 from kvbench.report.plots.heat_maps import Grid, draw_heat_maps
-from kvbench.report.plots.plot import Request, measured_of, metric_of, scaled
+from kvbench.report.plots.plot import Request, measured_of, methods_of, metric_of, scaled
 from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected, task_settings
 from kvbench.support.errors import UserError
@@ -57,9 +57,8 @@ def draw(request: Request) -> Figure:
         some = f" of {len(members)} squares" if len(members) < grid.size else ""
         means.append(f"mean{some} {np.nanmean(grid):.3g}")  # each square with the same weight, as maps are quoted
     common, panel_titles = titles(keys)
-    policies = {cell.cell: cell.policy for cell in deep}
     return draw_heat_maps(
-        heading=f"{common}\n{measured_of(deep, intervals=False)}{request.windows(policies)}",
+        heading=f"{common}\n{measured_of(deep, intervals=False)}{request.unsaid_settings(methods_of(deep))}",
         grids=[
             Grid(f"{title}\n{mean}", grid, [f"{row:g}" for row in rows], columns)
             for title, mean, grid in zip(panel_titles, means, numbers, strict=True)

@@ -16,7 +16,7 @@ from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
 from kvbench.report.plots.curves import Panel, Trace, draw_curves
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, methods_of
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
@@ -38,17 +38,17 @@ def draw(request: Request) -> Figure:
             raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
-    cells = {cell.cell: cell.policy for cell in cells_of(blocks)}
-    recorded = read_curves(request.source, cells.keys(), request.warn)
+    methods = methods_of(cells_of(blocks))
+    recorded = read_curves(request.source, {cell for cell, _, _ in methods}, request.warn)
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
-    shown = [(block, column) for block in blocks for column in block.columns]
-    common, panel_titles = titles([block.title_of(column) for block, column in shown])
+    places = [(block, column) for block in blocks for column in block.columns]
+    common, panel_titles = titles([block.title_of(column) for block, column in places])
     texts = {len(curves) for curves in curves_of.values()}
     than = "relative to the full cache, " * ratio
     bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
-    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
+    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.left_out}"
     marks = marks_of(blocks)
 
     def traces(block: Block, column: Key) -> list[Trace]:
@@ -68,7 +68,7 @@ def draw(request: Request) -> Figure:
         ]
 
     return draw_curves(
-        heading=f"{common}\n{note}",
+        heading=f"{common}\n{note}{request.unsaid_settings(methods)}",
         panels=[
             Panel(
                 title,
@@ -76,7 +76,7 @@ def draw(request: Request) -> Figure:
                 "position in the text (tokens)",
                 "perplexity / full cache" if ratio else "perplexity",
             )
-            for title, (block, column) in zip(panel_titles, shown, strict=True)
+            for title, (block, column) in zip(panel_titles, places, strict=True)
         ],
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=_scale,

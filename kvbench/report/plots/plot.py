@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from kvbench.records.lines import Warn
 from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, check_file, n_of, save, styled
 from kvbench.report.rows import describer, load_table
-from kvbench.report.selection import NothingSelected, Where, check_where
-from kvbench.report.tables.observation_note import windows
+from kvbench.report.selection import NothingSelected, Where, check_where, without_full_cache
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, MeansRow, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
+from kvbench.report.tables.usual_values import unsaid_settings
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named
 from kvbench.support.text import closest, printable
@@ -33,25 +33,31 @@ class Request:
     def cells(self, by_question: bool = False) -> list[Summary]:
         """Return selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
         cells = summaries(load_table(self.source, NEEDED, self.warn, self.where), by_question)
-        drawn = [cell for cell in cells if cell.mean is not None]
-        if not drawn:
+        valued = [cell for cell in cells if cell.mean is not None]
+        if not valued:
             failed = sum(cell.errors for cell in cells)
             raise NothingSelected(
                 f"no row of {len(cells)} cells has a value; {failed} failed, see `kvbench report table`"
             )
-        if len(drawn) < len(cells):
-            self.warn(f"{len(cells) - len(drawn)} of {len(cells)} cells have no value and are left out")
-        return drawn
+        if len(valued) < len(cells):
+            self.warn(f"{len(cells) - len(valued)} of {len(cells)} cells have no value and are left out")
+        return valued
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """Return the selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
 
-    def windows(self, policies: Mapping[str, str]) -> str:
-        """Return the line of a heading that says which windows, newest tokens and pooling cells have, if any has, and
-        which protocol is not `paper`. policies: the label of each cell's policy, by cell.
+    @property
+    def left_out(self) -> str:
+        """Words of a heading that say how to select the full cache, if the selection leaves it out."""
+        condition = without_full_cache(self.where)
+        return f"; without the full cache, whose rows have {condition}" if condition else ""
+
+    def unsaid_settings(self, methods: Iterable[tuple[str, str | None, str | None]]) -> str:
+        """Return the line of a heading about settings that labels leave out, if there are any; methods: as of
+        `kvbench.report.tables.usual_values.unsaid_settings`.
         """
-        text = windows(policies, describer(self.source))
+        text = unsaid_settings(methods, describer(self.source))
         return f"\n{text}" if text else ""
 
 
@@ -80,19 +86,19 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
     Raises ValueError for an unknown kind or setting, FileNotFoundError if there are no rows, curves or kept sets,
     NothingSelected if no row is selected or no selected row has a value.
     """
-    drawn = kind_of(kind)
-    allowed = drawn.keys
-    chosen, where = {}, {}
+    plot_kind = kind_of(kind)
+    allowed = plot_kind.keys
+    kind_settings, where = {}, {}
     for key, value in (settings or {}).items():
         if key not in allowed:
             where[key] = [text.strip() for text in value.split(",")]
         elif value not in allowed[key]:
             raise UserError(f"{key}={value}: allowed for {kind}: {key}={'|'.join(allowed[key])}")
         else:
-            chosen[key] = value
+            kind_settings[key] = value
     check_where(where)
     with styled():
-        return drawn.load()(Request(source, where, chosen, warn))
+        return plot_kind.load()(Request(source, where, kind_settings, warn))
 
 
 def kind_of(name: str) -> Named:
@@ -107,6 +113,11 @@ def kind_of(name: str) -> Named:
 def cells_of(blocks: Sequence[Block]) -> list[Summary]:
     """Return all cells, with references, once per block."""
     return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
+
+
+def methods_of(cells: Iterable[Summary]) -> list[tuple[str, str, str | None]]:
+    """Return each cell with the labels of its policy and its score."""
+    return [(cell.cell, cell.policy, cell.score) for cell in cells]
 
 
 def scaled(cell: Summary, value: float | None) -> float:

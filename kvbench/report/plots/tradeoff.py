@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, Point, titles
 from kvbench.report.plots.curves import Panel, Trace, draw_curves
-from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.plots.plot import Request, cells_of, label_of, marks_of, measured_of, methods_of, metric_of, scaled
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
@@ -46,18 +46,17 @@ def draw(request: Request) -> Figure:
     blocks = request.blocks((*LINES, *COLUMNS), ("question_number",)) if x == "question" else request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
     marks, cells = marks_of(blocks, crowded), cells_of(blocks)
-    shown: list[tuple[Block, str | None]] = [(block, None) for block in blocks]
+    places: list[tuple[Block, str | None]] = [(block, None) for block in blocks]
     if crowded:
-        shown = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
-    policies = {cell.cell: cell.policy for cell in cells}
-    common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
+        places = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
+    common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in places])
     if all(_AXES[x][1](cell) is None for cell in cells):
         raise NothingSelected(f"no selected row says x={x}: the run that wrote them did not measure it")
     intervals = request.settings.get("intervals") != "no"
-    grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
+    note = measured_of(cells, intervals) + "; grey: the other policies" * (crowded and len(marks.policies) > 1)
     panels = [
         Panel(title, list(_traces(block, policy, marks, x, intervals)), _AXES[x][0], metric_of(cells))
-        for title, (block, policy) in zip(panel_titles, shown, strict=True)
+        for title, (block, policy) in zip(panel_titles, places, strict=True)
     ]
     xs = [point[0] for panel in panels for trace in panel.traces if not trace.is_level for point in trace.points]
 
@@ -67,7 +66,7 @@ def draw(request: Request) -> Figure:
             axes[0].set_ylim(PERCENT)
 
     return draw_curves(
-        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(policies)}",
+        heading=f"{common}\n{note}{request.left_out}{request.unsaid_settings(methods_of(cells))}",
         panels=panels,
         labels=[*marks.names, str(REFERENCE["label"])],
         scale=scale,

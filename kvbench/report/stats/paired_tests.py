@@ -116,8 +116,8 @@ def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -
     observed, slack = float(sums.sum()), _CLOSE * float(np.abs(sums).sum())
     cap = max(BATCH, int(np.ceil(20 / finest)))
     rows = max(1, 4_000_000 // len(sums))
-    extreme = drawn = 0
-    while drawn < cap and extreme < SETTLED:
+    extreme = num_draws = 0
+    while num_draws < cap and extreme < SETTLED:
         for start in range(0, BATCH, rows):
             count = min(rows, BATCH - start)
             bits = np.unpackbits(generator.integers(256, size=(count, -(-len(sums) // 8)), dtype=np.uint8), axis=1)
@@ -125,8 +125,8 @@ def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -
             extreme += int(
                 (totals <= observed + slack if alternative == "less" else np.abs(totals) >= abs(observed) - slack).sum()
             )
-        drawn += BATCH
-    return (extreme + 1) / (drawn + 1)
+        num_draws += BATCH
+    return (extreme + 1) / (num_draws + 1)
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
@@ -149,15 +149,15 @@ def detectable(paired: Paired, alpha: float) -> float | None:
     93-113, equation 5; Connor, Biometrics 43 (1987) 207-211 for McNemar's test.
     """
     sums, sizes = paired.sums()
-    clusters, least = len(sums), float(np.ceil(1 + np.log2(1 / alpha)))
-    if clusters < least:
+    clusters, fewest = len(sums), float(np.ceil(1 + np.log2(1 / alpha)))
+    if clusters < fewest:
         return None
     if paired.rate:
         sums, sizes = with_pseudo_clusters(sums, sizes)
     spread = float(ndtri(1 - alpha / 2) + ndtri(POWER)) * float(standard_error(sums, sizes))
     if not paired.rate:
         return spread if spread > 0 else None
-    return min(1.0, max(spread, least / clusters))
+    return min(1.0, max(spread, fewest / clusters))
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,15 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def tarone_holm(p: Sequence[float], least: Sequence[float], alpha: float) -> tuple[tuple[bool, ...], float]:
+def tarone_holm(p: Sequence[float], lowest: Sequence[float], alpha: float) -> tuple[tuple[bool, ...], float]:
     """Return which nulls are refused, and the last threshold.
 
-    ``p``: of every test. ``least``: the smallest p that each could give. With ``least`` all 0 it is Holm's procedure.
+    ``p``: of every test. ``lowest``: the smallest p that each could give. With ``lowest`` all 0 it is Holm's procedure.
     """
     remaining = list(range(len(p)))
     refused = [False] * len(p)
     while remaining:
-        limit = threshold([least[i] for i in remaining], alpha)
+        limit = threshold([lowest[i] for i in remaining], alpha)
         smallest = min(remaining, key=lambda i: p[i])
         if p[smallest] > limit:
             return tuple(refused), limit

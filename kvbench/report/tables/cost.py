@@ -90,7 +90,7 @@ def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
     processes = read_processes(folder, warn) if folder is not None and folder.is_dir() else []
     joules = _sum(process.joules for process in processes)
     seconds = _sum(process.seconds * process.devices for process in processes)
-    held = {"processes": len(processes), "device_seconds": seconds, "joules": joules}
+    totals = {"processes": len(processes), "device_seconds": seconds, "joules": joules}
     records = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
     energy = "energy unknown" if joules is None else f"{joules:.4g} J as the devices report it"
     devices = f"{_seconds(seconds)} of devices by {len(processes)} processes, loading and waiting included"
@@ -100,7 +100,7 @@ def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
     )
     if any(cost.prefill_seconds is None for cost in lines):
         notes += ("blank: these rows have no seconds, from which prefills are told apart.",)
-    tree = {"costs": records, "held": held}
+    tree = {"costs": records, "held": totals}
     return Report(tables=(_table(lines),), notes=notes, records=records, tree=tree)
 
 

@@ -214,16 +214,16 @@ def _measured(pairs: Sequence[tuple[Mapping[str, Any], float]], setting: str, le
 
 
 def _life(row: Mapping[str, Any]) -> Life:
-    read, times, steps = tokens_read(row), copies(row), steps_of(row)
-    later = row["prompt_tokens"] - read + row["new_tokens"]
+    prompt_read, times, steps = tokens_read(row), copies(row), steps_of(row)
+    later_tokens = row["prompt_tokens"] - prompt_read + row["new_tokens"]
     kind, budget, text = budget_key(row["budget"])
     if parse_size(text) is not None:  # bytes, of which a token takes so many in all layers
-        budget = budget * read // (row["full_cache_bytes"] * times) if row["full_cache_bytes"] else 0
+        budget = budget * prompt_read // (row["full_cache_bytes"] * times) if row["full_cache_bytes"] else 0
     block, every = steps.get("prefill_block"), steps.get("decode_every")
     limit = budget if kind == NUMBER and row["kept_fraction"] == 1 else 0
     if answer := steps.get("answer_budget"):
         limit = row["kept_tokens"] + answer
-    return Life(read, row["kept_tokens"], later, block, every, limit, times)
+    return Life(prompt_read, row["kept_tokens"], later_tokens, block, every, limit, times)
 
 
 def _peak(row: Mapping[str, Any], life: Life) -> float | None:
@@ -251,7 +251,7 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
     length = "" if tokens is None else f", {tokens} tokens"
     title = f"model {model}, task {task}{length}: at least {least:.0%} of full"
     is_set = any(line.setting for line in lines)
-    shown = [
+    table_rows = [
         TableRow.of(
             (line.policy, line.score or "", line.schedule or "", *([line.setting or ""] if is_set else [])),
             (
@@ -268,4 +268,4 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
         for line in lines
     ]
     heads = ("n", "footprint", "reading", "answering", "budget", "mean", "full", "peak")
-    return Table.of(("policy", "score", "schedule", *(["setting"] if is_set else [])), heads, shown, title=title)
+    return Table.of(("policy", "score", "schedule", *(["setting"] if is_set else [])), heads, table_rows, title=title)

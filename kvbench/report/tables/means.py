@@ -13,10 +13,9 @@ from kvbench.report.acted import CONTROL
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
 from kvbench.report.stats.verdicts import FLOOR
-from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
-from kvbench.report.tables.usual_values import usual_values
+from kvbench.report.tables.usual_values import unsaid_settings
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
 
@@ -50,7 +49,7 @@ def means_table(
     marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
     decimals, (best, second) = _decimals(cells), _ranked(block)
-    used = [i for i in range(len(block.line_keys)) if any(line.labels[i] is not None for line in block.lines)]
+    used_labels = [i for i in range(len(block.line_keys)) if any(line.labels[i] is not None for line in block.lines)]
     has_reader = any(cell.index_bytes for cell in cells)
     is_streamed = any(cell.first_token_seconds for cell in cells)
     lines = []
@@ -62,20 +61,17 @@ def means_table(
             cell, place = line.cells.get(column), (id(line), column)
             figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
             figures.append(replace(figure, best=place in best, second=place in second))
-        texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in used)
+        texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in used_labels)
         seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
         read = [_read(line.cells.values())] if has_reader else []
         read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
-    policies = {cell.cell: cell.policy for cell in cells}
-    labels = {"policy": policies, "score": {cell.cell: cell.score for cell in cells}}
-    usual = (text for group, each in labels.items() for text in usual_values(group, each, describe))
-    described = "; ".join(filter(None, (windows(policies, describe), *usual)))
+    described = unsaid_settings(((cell.cell, cell.policy, cell.score) for cell in cells), describe)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
-    reference, others = block.cells(reference=True), block.cells(reference=False)
-    every = reference + others
+    reference, methods = block.cells(reference=True), block.cells(reference=False)
+    every = reference + methods
     differences = "; ".join(filter(None, (compared, described)))
     reach = f"95 % intervals reach {margin} to either side at most" if margin else ""
     return Table(
@@ -86,14 +82,14 @@ def means_table(
         ),
         competition="of its column",
         labels=(
-            *(block.line_keys[i] for i in used),
+            *(block.line_keys[i] for i in used_labels),
             *(["read"] if has_reader else []),
             *(TIMES if is_streamed else ()),
             "n",
         ),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
-        notes=(*_notes(reference, others, block), *_endings(every), *_actions(others, triggered), *_extremes(block)),
+        notes=(*_notes(reference, methods, block), *_endings(every), *_actions(methods, triggered), *_extremes(block)),
         errors=tuple(_errors(every)),
         aside="evict" if any(line.aside for line in lines) else "",
         about_aside=ABOUT_EVICT,
@@ -230,19 +226,19 @@ def _times(cells: Iterable[Summary]) -> list[str]:
     return [first, f"{tokens / seconds:.3g}" if tokens and seconds else ""]
 
 
-def _notes(reference: Sequence[Summary], others: Sequence[Summary], block: Block) -> list[str]:
-    every = [*reference, *others]
+def _notes(reference: Sequence[Summary], methods: Sequence[Summary], block: Block) -> list[str]:
+    every = [*reference, *methods]
     full = size(cell.full_held_bytes for cell in every if cell.full_held_bytes is not None)
     prefill = duration(cell.prefill_seconds for cell in every if cell.prefill_seconds is not None)
     notes = []
     if blank := [cell for cell in every if cell.blanks]:
         where = (f"{_name(cell)} ({numbered(cell.blank_samples)})" for cell in blank)
         notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
-    if any(cell.index_bytes for cell in others):
+    if any(cell.index_bytes for cell in methods):
         notes.append("read: bytes that a token of an answer reads, index included; without a reader all that is held.")
     if any(cell.first_token_seconds for cell in every):
         notes.append("first token: mean over requests, the server's queue included; tokens/s: of a request after it.")
-    if reference and others:
+    if reference and methods:
         bytes_full = f" ({full})" if full else ""
         repeated = ", repeated in every column for reference" if len(block.columns) > 1 else ""
         notes.append(f"full: no eviction{bytes_full}{repeated}.")
@@ -253,7 +249,7 @@ def _notes(reference: Sequence[Summary], others: Sequence[Summary], block: Block
         decoded = [cell for cell in every if cell.decode_seconds is not None and cell.new_tokens]
         tokens = sum(cell.n * (cell.new_tokens or 0) for cell in decoded)
         seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in decoded)
-        evict = ABOUT_EVICT if any(cell.evict_seconds is not None for cell in others) else ""
+        evict = ABOUT_EVICT if any(cell.evict_seconds is not None for cell in methods) else ""
         decoding = f"; decode {duration([seconds / tokens])} per token" if tokens else ""
         notes.append(f"Mean times: prefill {prefill} per prompt (shared){evict}{decoding}.")
     return notes
@@ -265,15 +261,15 @@ def _endings(cells: Sequence[Summary]) -> list[str]:
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """
-    answers, known = sum(cell.n for cell in cells), sum(cell.ended for cell in cells)
+    answers, with_ending = sum(cell.n for cell in cells), sum(cell.ended for cell in cells)
     cut, limited = sum(cell.cut for cell in cells), sum(cell.limited for cell in cells)
     notes = []
     if cut:
         notes.append(
             f"{cut} of {answers} answers ended within their reasoning and are 0 (task.reasoning=keep: all of it)."
         )
-    if 2 * limited > known:
-        notes.append(f"{limited} of {known} answers did not end before task.max_new_tokens.")
+    if 2 * limited > with_ending:
+        notes.append(f"{limited} of {with_ending} answers did not end before task.max_new_tokens.")
     return notes
 
 

@@ -157,9 +157,8 @@ def summaries(
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
     did_act, is_judged = (part[order] for part in acted(table))
-    taken, beside = good, _full_values(table)[order] if triggered else None
-    if triggered:
-        taken = good & (did_act | (table["policy"].to_numpy()[order] == FULL))
+    is_counted = good & (did_act | (table["policy"].to_numpy()[order] == FULL)) if triggered else good
+    beside = _full_values(table)[order] if triggered else None
     declared = grouped(
         table.group_by(["metric", "unit", "better"]).aggregate([]).to_pylist(),
         lambda declaration: declaration["metric"],
@@ -176,7 +175,7 @@ def summaries(
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
         members = slice(start, stop)
-        valued, is_failed, judged = taken[members], failed[members], (good & is_judged)[members]
+        valued, is_failed, judged = is_counted[members], failed[members], (good & is_judged)[members]
         name = next((names[code] for code in np.unique(metric[members]) if names[code] is not None), None)
         errors = grouped((np.flatnonzero(is_failed) + start).tolist(), messages.__getitem__)
         blank = samples[members][~good[members] & ~is_failed]

@@ -23,7 +23,7 @@ from kvbench.report.frames import Source
 from kvbench.report.report_file import FORMATS as ALL_FORMATS
 from kvbench.report.report_file import check_format, check_parquet, file_to
 from kvbench.report.rows import describer, load, load_table
-from kvbench.report.selection import NothingSelected, Where, conditions
+from kvbench.report.selection import NothingSelected, Where, conditions, without_full_cache
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.stats.pass_at import pass_at
 from kvbench.report.tables.average import averaged
@@ -155,12 +155,13 @@ def report_of(
     cells, described = (measured, describe) if view.average is None else averaged(measured, view.average, describe)
     marks = {} if view.against is None else _marks(source, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, described)
-    tables = tuple(means_table(block, described, marks, view.against or "", view.triggered) for block in blocks)
-    if view.mean_over == "contexts":
-        tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
+    tables = [means_table(block, described, marks, view.against or "", view.triggered) for block in blocks]
+    notes = [OVER_CONTEXTS] if view.mean_over == "contexts" else []
+    if condition := without_full_cache(where or {}):
+        notes.append(f"The selection leaves out the full cache, whose rows have {condition}.")
     return Report(
         warnings=_warnings(measured, describe),
-        tables=tables,
+        tables=tuple(replace(table, notes=(*table.notes, *notes)) for table in tables),
         records=[_record(cell) for cell in cells],
         columns=SUMMARY_COLUMNS,
         width=WIDTH,

@@ -1,10 +1,22 @@
 """The usual value of a swept setting, which labels leave out: beside `faded half_life=32` a plain `faded` has it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kvbench.records.rows import Describe
 from kvbench.report.selection import as_typed, setting
-from kvbench.report.tables.observation_note import SETTINGS
+from kvbench.report.tables.observation_note import SETTINGS, windows
+from kvbench.support.text import printable
+
+
+def unsaid_settings(methods: Iterable[tuple[str, str | None, str | None]], describe: Describe) -> str:
+    """Return the sentence of a header about settings that labels leave out: of `windows`, then of `usual_values`.
+
+    methods: each cell with the labels of its policy and its score.
+    """
+    cells = {cell: (policy, score) for cell, policy, score in methods}
+    policies, scores = ({cell: labels[place] for cell, labels in cells.items()} for place in (0, 1))
+    usual = *usual_values("policy", policies, describe), *usual_values("score", scores, describe)
+    return "; ".join(filter(None, (windows(policies, describe), *map(printable, usual))))
 
 
 def usual_values(group: str, labels: Mapping[str, str | None], describe: Describe) -> list[str]:

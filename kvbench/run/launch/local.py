@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 from kvbench.run.launch.launcher import Launcher, PendingSweep
+from kvbench.run.signals import handling
 from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
 from kvbench.support.shared_gpus import PROCESSES
@@ -123,19 +123,3 @@ def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> 
     with handling(("SIGINT", *names), pass_on):
         codes = [child.wait() for child in children]
     return [stops.get(code, code) for code in codes]
-
-
-@contextmanager
-def handling(names: Sequence[str], handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """While the block runs, these signals go to `handler`; yields the earlier handlers, and restores them afterwards.
-    Outside of the main thread, where Python takes no signals, nothing happens.
-    """
-    earlier: dict[int, Any] = {}
-    try:
-        with suppress(ValueError):  # another thread than the main one
-            for name in names:
-                earlier[signal.Signals[name]] = signal.signal(signal.Signals[name], handler)
-        yield earlier
-    finally:
-        for number, before in earlier.items():
-            signal.signal(number, before)

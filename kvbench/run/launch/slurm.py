@@ -246,15 +246,15 @@ def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
         finished = subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    states, others = {}, []
+    states, unread = {}, []
     for line in finished.stdout.decode("utf-8", "replace").splitlines():
         if (fields := _TASK.fullmatch(line.strip())) is None:
-            others += [line.strip()] if line.strip() else []
+            unread += [line.strip()] if line.strip() else []
         elif fields["array"] in numbers:
             name = fields["array"]
             states[name if fields["index"] == "N/A" else f"{name}_{fields['index']}"] = fields["state"]
-    if others:
-        lines = shortened([printable(line)[:200] for line in others], 2)
+    if unread:
+        lines = shortened([printable(line)[:200] for line in unread], 2)
         print(f"kvbench: warning: squeue also says what is no task: {lines}", file=sys.stderr)
     return states
 

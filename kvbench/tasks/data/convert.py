@@ -43,23 +43,23 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
 
     Raises Unobtained for a file that is not of its kind, or grows to more than `LARGEST_RATIO` times its size.
     """
-    made, outputs = work / f"{fetched.stem}.made", {output.member: output for output in download.outputs}
-    left = max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
+    unpacked, outputs = work / f"{fetched.stem}.made", {output.member: output for output in download.outputs}
+    bytes_left = max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
     try:
         if download.kind in AS_THEY_ARE:
             yield download.outputs[0], fetched
             return
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpacked.mkdir()
         if download.kind not in KINDS:
-            _brought(download).unpack(fetched, made)
-            yield from ((output, made / name) for name, output in outputs.items())
+            _brought(download).unpack(fetched, unpacked)
+            yield from ((output, unpacked / name) for name, output in outputs.items())
             return
         for name, content in KINDS[download.kind](fetched, list(outputs)):
-            file, output = made / str(len(outputs)), outputs.pop(name)
+            file, output = unpacked / str(len(outputs)), outputs.pop(name)
             with file.open("wb") as copy:
                 for chunk in content:
-                    if (left := left - len(chunk)) < 0:
+                    if (bytes_left := bytes_left - len(chunk)) < 0:
                         raise UserError(f"it would grow to more than {LARGEST_RATIO} times its own size")
                     copy.write(chunk)
             yield output, file

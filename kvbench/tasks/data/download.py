@@ -67,16 +67,16 @@ def fetch(download: Download, part: Path, watcher: Watcher) -> Download:
     of_client_or_disk: Any = HfHubHTTPError.__bases__  # the base of the client's errors, which is httpx or httpx2
     try:
         with _guarded(url, watcher):
-            known = _described(download)
-            if not (known.sha256 or known.revision) or size_of(part) > (known.bytes or 0):
+            described = _described(download)
+            if not (described.sha256 or described.revision) or size_of(part) > (described.bytes or 0):
                 part.unlink(missing_ok=True)
             had = size_of(part)
-            if known.repo:
-                url, headers = address(known), build_hf_headers(library_name="kvbench") | headers
+            if described.repo:
+                url, headers = address(described), build_hf_headers(library_name="kvbench") | headers
             with part.open("ab") as file:
-                bar: Any = partial(_Bar, known, watcher)
-                http_get(url, file, resume_size=had, headers=headers, expected_size=known.bytes, tqdm_class=bar)
-        return known
+                bar: Any = partial(_Bar, described, watcher)
+                http_get(url, file, resume_size=had, headers=headers, expected_size=described.bytes, tqdm_class=bar)
+        return described
     except Unobtained:
         raise
     except OfflineModeIsEnabled:

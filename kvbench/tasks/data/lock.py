@@ -139,16 +139,16 @@ def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
 
 def listed(index: Download, text: str) -> list[Download]:
     """Return downloads that the text of an index lists, one plain relative name per line, else UserError is raised."""
-    each = index.each
-    assert each is not None, index
+    template = index.each
+    assert template is not None, index
     downloads = []
     for name in text.split():
         parts = name.split("/")
         if not all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts):
             raise UserError(f"{index.name} of {index.source} lists {name[:80]!r}: not a plain file name")
-        pin = each.files.get(name) or {"sha256": None, "bytes": None}
-        output, url = Output(each.to + name.replace("/", "_"), **pin), each.url.format(name=name)
-        about_bytes = None if pin["bytes"] else each.about_bytes
+        pin = template.files.get(name) or {"sha256": None, "bytes": None}
+        output, url = Output(template.to + name.replace("/", "_"), **pin), template.url.format(name=name)
+        about_bytes = None if pin["bytes"] else template.about_bytes
         downloads.append(Download(index.source, "file", name, (output,), url, about_bytes=about_bytes, **pin))
     return downloads
 

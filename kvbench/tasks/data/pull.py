@@ -80,21 +80,21 @@ def _missing_paths(download: Download, root: Path, replace: bool) -> set[str]:
 
 def _pull(download: Download, root: Path, partial: Path, missing: set[str], watcher: Watcher) -> dict[str, PullRecord]:
     check_installed(download)
-    known = _obtain(download, partial, watcher)
+    described = _obtain(download, partial, watcher)
     digest = sha256_of(partial)
     try:
-        if known.sha256 not in (None, digest):
+        if described.sha256 not in (None, digest):
             raise Unobtained(
                 f"{address(download)} has SHA-256 {digest}, the {'lock' if download.sha256 else 'hub'} says "
-                f"{known.sha256}: discarded. It was damaged in transit or replaced by its publisher"
+                f"{described.sha256}: discarded. It was damaged in transit or replaced by its publisher"
             )
         verified = [
-            (converted, output.path, _verified(download, known, output, converted, digest))
+            (converted, output.path, _verified(download, described, output, converted, digest))
             for output, converted in convert(download, partial, root / WORK)
             if output.path in missing
         ]
-        written = {path: record for _, path, record in verified}
-        add_records(root, written)  # first: a record without its file means missing, a file without its record nothing
+        records = {path: record for _, path, record in verified}
+        add_records(root, records)  # first: a record without its file means missing, a file without its record nothing
         for converted, path, _ in verified:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             converted.replace(root / path)
@@ -104,7 +104,7 @@ def _pull(download: Download, root: Path, partial: Path, missing: set[str], watc
     finally:
         shutil.rmtree(partial.with_suffix(".made"), ignore_errors=True)
     partial.unlink(missing_ok=True)
-    return written
+    return records
 
 
 def _obtain(download: Download, partial: Path, watcher: Watcher) -> Download:
@@ -127,18 +127,18 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> Download:
     return download
 
 
-def _verified(download: Download, known: Download, output: Output, converted: Path, fetched: str) -> PullRecord:
+def _verified(download: Download, described: Download, output: Output, converted: Path, fetched: str) -> PullRecord:
     """Return the record of a file that is what it should be. Raises Unobtained for another file.
 
-    known: the download with what the hub says of it; fetched: its SHA-256.
+    described: the download with what the hub says of it; fetched: its SHA-256.
     """
     digest, size, where = sha256_of(converted), converted.stat().st_size, f"{output.path} of {download.origin}"
-    if not (output.sha256 or known.sha256) and (why := _is_no_file(converted)):
+    if not (output.sha256 or described.sha256) and (why := _is_no_file(converted)):
         raise Unobtained(f"{where}: {why}; it was discarded")
     if output.sha256 not in (None, digest):
         raise Unobtained(f"{where} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    return PullRecord(digest, size, address(download), known.revision, download.is_pinned, fetched, when)
+    return PullRecord(digest, size, address(download), described.revision, download.is_pinned, fetched, when)
 
 
 def _is_no_file(file: Path) -> str | None:

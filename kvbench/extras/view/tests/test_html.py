@@ -609,3 +609,14 @@ def test_a_history_has_a_line_of_its_own_look_for_each_experiment(tmp_path, cell
             recorder.append(cell([1.0], cell=digest(canonical(description))))
     named = names([str(tmp_path / "run1"), str(tmp_path / "run2")])
     assert [name.split()[-1] for name in named.values()] == ["task.max_new_tokens=16", "task.max_new_tokens=24"]
+
+
+def test_the_head_of_a_page_names_the_usual_value_of_a_swept_setting(tmp_path, cell, results):
+    descriptions = [{"score": {"name": "faded", "half_life": tokens}} for tokens in (64, 32)]
+    names = [digest(canonical(description)) for description in descriptions]
+    labels = ("faded", "faded half_life=32")
+    folder = results(*(cell([1.0], score=label, cell=name) for label, name in zip(labels, names, strict=True)))
+    for name, description in zip(names, descriptions, strict=True):
+        ResultsFolder(folder).write_cell(name, description)
+    write_page(folder, tmp_path / "page.html", silent)
+    assert "; faded has half_life=64</p>" in (tmp_path / "page.html").read_text()

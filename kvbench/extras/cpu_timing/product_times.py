@@ -122,7 +122,7 @@ def _seconds_of_products(layers: Sequence[nn.Linear]) -> Seconds:
     """
     sides = {side: [LAYERS[side](layer) for layer in layers] for side in ("onednn", "torch")}
     once = {tuple(layer.weight.shape): place for place, layer in enumerate(layers)}.values()
-    whole = sum(layer.weight.numel() for layer in layers) / sum(layers[place].weight.numel() for place in once)
+    repeats = sum(layer.weight.numel() for layer in layers) / sum(layers[place].weight.numel() for place in once)
     inputs = {layer.in_features: torch.randn(PROMPT_ROWS, layer.in_features) for layer in layers}
 
     def passed(side: str, places: Sequence[int], rows: int) -> Callable[[], object]:
@@ -132,7 +132,7 @@ def _seconds_of_products(layers: Sequence[nn.Linear]) -> Seconds:
     prompt = _shortest({side: passed(side, list(once), PROMPT_ROWS) for side in sides})
     batch = _shortest({side: passed(side, range(len(layers)), BATCH_ROWS) for side in sides})
     return {
-        **{f"{side}_prompt": prompt[side] * whole * PROMPT_PASSES for side in sides},
+        **{f"{side}_prompt": prompt[side] * repeats * PROMPT_PASSES for side in sides},
         **{f"{side}_batch": batch[side] * BATCH_STEPS for side in sides},
         "torch_agrees": float(all(rows_agree(sides["torch"][place]) for place in once)),
     }

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.extras.cpu_timing import timing
-from kvbench.extras.cpu_timing.timing import fastest_products, half_is_slower, remembered
+from kvbench.extras.cpu_timing import product_times
+from kvbench.extras.cpu_timing.product_times import fastest_products, half_is_slower, remembered
 from kvbench.models.linear_layers import MixedLinear, OneDnnLinear, TorchLinear, chosen_products
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
@@ -43,7 +43,7 @@ def timed(torch_prompt: float, torch_batch: float, agrees: float = 1.0) -> Mappi
     ],
 )
 def test_the_fastest_products_are_taken(seconds: Any, fastest: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_seconds_of_products", lambda layers: seconds)
+    monkeypatch.setattr(product_times, "_seconds_of_products", lambda layers: seconds)
     assert fastest_products([torch.nn.Linear(1024, 1024)]) == fastest
     assert fastest_products([torch.nn.Linear(3, 4)]) == "onednn", "too small to be timed"
 
@@ -54,7 +54,7 @@ def test_products_are_timed_once(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     (file,) = (home / "products").iterdir()
     seconds = json.loads(file.read_text())["seconds"]
     assert all(seconds[f"{side}_{part}"] > 0 for side in ("onednn", "torch") for part in ("prompt", "batch"))
-    monkeypatch.setattr(timing, "_seconds_of_products", lambda layers: pytest.fail("timed again"))
+    monkeypatch.setattr(product_times, "_seconds_of_products", lambda layers: pytest.fail("timed again"))
     assert fastest_products(layers) == first
 
 
@@ -106,7 +106,7 @@ def test_half_precision_is_widened_where_it_is_slower(
     tiny_llama(torch.bfloat16).save_pretrained(folder)
     embedded = model_info(ModelSpec("reference"))
     spec = ModelSpec("hf", str(folder), threads=1)
-    monkeypatch.setattr(timing, "half_is_slower", lambda dtype: slower)
+    monkeypatch.setattr(product_times, "half_is_slower", lambda dtype: slower)
     info = replace(embedded, spec=spec, folder=folder, config=tiny_llama().config)
     loaded = load(info)
     assert loaded.device["dtype"] == ("float32" if slower else "bfloat16")
