@@ -79,7 +79,6 @@ def test_a_picture_that_nothing_can_be_drawn_in_leaves_the_other_items(tmp_path,
     assert "1 of 2 items are complete" in err and "figure2: none of 1 cells has a task.depth" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_every_item_is_small_enough_for_the_embedded_model(name, tmp_path):
     for entry in cells_of(name, tmp_path).entries:

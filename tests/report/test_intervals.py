@@ -68,6 +68,24 @@ def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_stu
     assert mean_interval([0.5] * 8, True, np.arange(8) // 2)[1:] == wilson(2, 4)
 
 
+def test_graded_answers_have_contexts_as_units_and_one_context_has_no_interval() -> None:
+    values, context = [0.2, 0.4, 0.9, 0.6, 0.1, 0.5], np.array([0, 0, 1, 1, 2, 2])
+    low, high = ttest_1samp([0.3, 0.75, 0.3], 0).confidence_interval(0.95)
+    assert low < 0 and high > 1, "rates are cut"
+    assert mean_interval(values, rate=False, cluster=context) == pytest.approx((0.45, low, high))
+    assert mean_interval(values, rate=True, cluster=context) == pytest.approx((0.45, 0.0, 1.0))
+    assert mean_interval(values, rate=True, cluster=np.zeros(6, int)) == (pytest.approx(0.45), None, None)
+
+
+def test_answers_of_contexts_have_the_interval_of_as_many_alone_but_never_of_more_than_there_are() -> None:
+    context = np.repeat(np.arange(10), 2)
+    _, low, high = mean_interval([0.0] * 6 + [1.0] * 14, True, context)
+    half = stats.t.ppf(0.975, 9) * np.std([0.0] * 3 + [1.0] * 7, ddof=1) / math.sqrt(10)
+    alone = 0.7 * 0.3 * (stats.norm.ppf(0.975) / half) ** 2
+    assert (low, high) == pytest.approx(wilson(0.7 * alone, alone))
+    assert mean_interval([0.0, 1.0] * 8 + [0.0, 0.0, 1.0, 1.0], True, context)[1:] == wilson(10, 20)
+
+
 @given(VALUES.map(sorted), st.randoms())
 def test_the_order_of_samples_changes_nothing(values: list[float], random) -> None:
     shuffled = list(values)
