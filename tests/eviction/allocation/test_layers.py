@@ -64,6 +64,15 @@ def test_a_pyramid_falls(beta: int, layers: int, candidates: int, data: st.DataO
             assert 0 <= sum(counts) - base * layers <= layers * (layers - 1) / 2
 
 
+def test_a_published_pyramid_begins_at_twice_the_base() -> None:
+    """KVCache-Factory's pyramidkv_utils.py: a prompt of 2 x 40 tokens has one, one of 79 has none."""
+    shares = [
+        PyramidLayers()([1.0] * 3, AllocationBudget(budget=48, sink=0, recent=8, tokens=tokens, variant="official"))
+        for tokens in (79, 80)
+    ]
+    assert shares == [(40, 40, 40), (72, 40, 8)]
+
+
 def test_layers_that_nothing_tells_apart_share_alike() -> None:
     assert EntropyLayers()([0.0, 0.0], terms(35, 50, variant="official")) == (35, 35)
     assert cascade([0.0, 0.0], 10, 30) == (10, 10) and cascade([1.0], 10, 30) == (10,)
