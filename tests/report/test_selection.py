@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from kvbench.report.selection import as_typed, select
-from kvbench.support.errors import NothingSelected
+from kvbench.report.selection import as_typed, check_where, conditions, select
+from kvbench.support.errors import NothingSelected, UserError
 
 CELLS = {
     "a": {"task": {"chat": True}, "policy": {"name": "snapkv"}},
@@ -51,3 +51,23 @@ def test_a_policy_without_its_settings_is_shown_how_to_name_it(where: dict[str, 
         select(rows, where, cells.get, print)
     with pytest.raises(NothingSelected, match=r"the rows have [^;]*$"):
         select(rows, {"policy": ("h2o",)}, cells.get, print)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("policy=snapkv,policy=h2o", r"names 'policy' twice; list its values: policy=a,b"),
+        ("policy=", "cannot read selection 'policy='"),
+        ("snapkv,policy=h2o", "cannot read selection 'snapkv,policy=h2o'"),
+        ("policy=snapkv,,h2o", "cannot read selection"),
+        ("polici=snapkv", "rows have no column 'polici'"),
+    ],
+)
+def test_what_is_no_selection_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        conditions(text)
+
+
+def test_an_empty_value_is_refused() -> None:
+    with pytest.raises(UserError, match=r"policy= has no value; name one or more"):
+        check_where({"policy": ("",)})
