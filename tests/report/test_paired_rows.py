@@ -8,6 +8,7 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import STEPS, could_flip, step_of
 from kvbench.report.compare.paired_rows import Side, Unpaired, counted, pair
 from kvbench.report.stats.paired import Paired
+from kvbench.support.errors import UserError
 
 
 def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str, dict] | None = None) -> Side:
@@ -68,6 +69,15 @@ def test_two_possible_partners_are_refused_with_what_to_add(cell, columns: dict,
     with pytest.raises(ValueError, match=r"ambiguous: B has .* for one sample|ambiguous: B has two rows") as caught:
         pair(a, b)
     assert advice in str(caught.value)
+
+
+def test_two_cells_on_one_line_are_refused_with_the_setting_that_differs(cell) -> None:
+    """Though no sample is of both."""
+    narrow, wide = cell([1.0, 0.0], cell="narrow"), cell([0.0] * 4, cell="wide")[2:]
+    settings = {name: {"policy": {"window": size}} for name, size in (("narrow", 16), ("wide", 32))}
+    b = side("B", narrow, wide, source="more", settings=settings)
+    with pytest.raises(UserError, match=r"ambiguous: B has two cells on one line: .*policy\.window=16"):
+        pair(side("A", cell([1.0] * 4, "h2o")), b)
 
 
 def test_settings_tell_cells_apart_whose_columns_are_the_same(cell) -> None:
