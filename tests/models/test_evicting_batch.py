@@ -50,7 +50,7 @@ def test_cuts_while_decoding_are_those_of_the_oracle(eviction: Eviction, every: 
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
 
-@pytest.mark.parametrize("block", [7, 61, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("block", [7, 61, 100])
 @pytest.mark.parametrize("eviction", [H2O, TOVA], ids=lambda eviction: eviction.policy.name)
 def test_cuts_after_every_block_are_those_of_the_oracle(eviction: Eviction, block: int) -> None:
     engine = make_engine(torch.float64)

@@ -143,6 +143,11 @@ def test_pairs_become_arrays(cell) -> None:
     assert np.allclose(sums, [-2, 0, -0.4]) and sizes.tolist() == [2, 2, 2]
 
 
+def test_a_difference_is_without_the_rounding_of_its_sides() -> None:
+    a, b = np.array([0.1 + 0.2, 1e6 * (0.1 + 0.2), 0.3]), np.array([0.3, 1e6 * 0.3, 0.3 + 1e-9])
+    assert [*Paired(a, b, np.arange(3)).difference] == [0.0, 0.0, pytest.approx(1e-9)]
+
+
 def test_rows_with_the_hash_of_one_context_are_one_cluster(cell) -> None:
     a, b = cell([1.0] * 6), cell([0.0] * 6, "h2o")
     hashes = ["c" * 64, "d" * 64, "c" * 64, None, hashlib.sha256(b"").hexdigest(), hashlib.sha256(b"").hexdigest()]
