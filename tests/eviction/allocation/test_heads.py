@@ -151,6 +151,14 @@ def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
         kind(alpha=alpha)
 
 
+def test_chunks_are_counted_from_the_first_token_and_ordered_by_their_means() -> None:
+    """Two first tokens are kept anyway: the chunks of four are columns 2-3, 4-7 and 8-10, the same in both heads."""
+    scores = torch.tensor([[3.0, 5, 1, 1, 1, 1, 9, 0, 0], [3.0, 1, 2, 0, 0, 2, 3, 0, 0]])
+    chosen = ChunkHeads(size=4).chooses(Ranking(scores, scores, first=2))
+    assert chosen.scores.tolist() == [[3.0] * 2 + [1.0] * 4 + [2.0] * 3] * 2
+    assert chosen.order[0].tolist() == [0, 1, 6, 7, 8, 2, 5, 3, 4]
+
+
 def test_a_chunk_has_a_token() -> None:
     with pytest.raises(ValueError, match=r"policy\.heads\.size=0: a chunk has at least one token"):
         ChunkHeads(size=0)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -155,6 +156,8 @@ def test_books_are_haystacks(tmp_path: Path):
     task = make("niah_single_2", tmp_path, haystack="book", texts="varied", context_length=256, splitter="bare")
     samples = list(task.generate(count_words, range(12)))
     assert len({sample.context_sha256 for sample in samples}) == 12 and task.files == ("pg19/one.txt",)
+    (again,) = replace(task, seed=7).generate(count_words, [0])
+    assert again.text_in_common != samples[0].text_in_common, "the seed draws the order"
 
 
 def test_texts_that_cannot_vary_are_refused(root: Path):
