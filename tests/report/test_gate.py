@@ -235,6 +235,17 @@ def test_a_cell_that_failed_on_both_sides_decides_nothing(rows: list[Row]) -> No
     assert same.verdict == "inconclusive" and not same.findings
 
 
+def test_half_an_answer_is_a_quarter_of_the_noise_of_a_whole_one(cell) -> None:
+    """Twenty answers that move by a half each way hide as large a loss as five that turn round each way."""
+    smallest = []
+    for changed, size in ((5, 1.0), (20, 0.5), (20, 1.0)):
+        before = cell([1.0] * changed + [0.0] * changed + [0.5] * (160 - 2 * changed))
+        after = cell([1 - size] * changed + [size] * changed + [0.5] * (160 - 2 * changed))
+        (test,) = check(Side("before", before, "one"), Side("after", after, "two")).tests
+        smallest.append(test.smallest)
+    assert smallest[0] == smallest[1] < smallest[2]
+
+
 def test_seconds_are_not_tested(rows: list[Row], cell) -> None:
     seconds = cell([0.5] * 160, "timed", metric="seconds_per_token", unit="seconds", better="lower")
     slower = gate([*rows, *seconds], only("timed", value=5.0))
