@@ -137,6 +137,13 @@ def test_shared_heads_choose_by_their_mean() -> None:
     assert SharedHeads().chooses(same).scores.equal(same.scores), "their mean may differ in the last bit"
 
 
+@pytest.mark.parametrize("kind", [*EXACT, BinaryHeads(), MixHeads(normalize=True)], ids=repr)
+def test_where_all_tokens_are_protected_no_head_has_a_candidate_to_keep(kind: Heads) -> None:
+    empty = ranking_of(torch.empty(2, 2, 0))
+    assert kind(empty, 0, terms(0, 0)) == (0, 0)
+    assert GlobalLayers().counts([empty, empty], kind, terms(0, 0)) == ((0, 0), (0, 0))
+
+
 def test_whole_heads_are_bought_by_their_best_pair() -> None:
     layers = [ranking([1, 5, 1], [2, 2, 2]), ranking([0, 0, 9], [5, 0, 0])]
     for base, expected in ((0, ((0, 0), (0, 0))), (1, ((0, 0), (3, 0))), (2, ((3, 0), (3, 0))), (3, ((3, 3), (3, 3)))):
