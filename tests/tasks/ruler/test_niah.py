@@ -150,6 +150,21 @@ def test_texts_of_another_task_are_the_same_parts(root: Path):
     assert first == second
 
 
+def test_essays_that_end_are_probed_once_beyond_their_end_in_2024(root: Path):
+    """As in the official loop: each probe draws. 500 words, 1000 of the 900 that there are, then the prompt of 900."""
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(count_words(text))
+        return counted[-1]
+
+    task = make("niah_single_2", root, era="2024", context_length=4096, splitter="bare")
+    (sample,) = task.generate(count, [0])
+    first, *others = counted
+    assert len(others) == 2 and first < 600 and min(others) > 900
+    assert {f"word{number}" for number in (0, 898)} <= {*sample.context.split()}
+
+
 def test_books_are_haystacks(tmp_path: Path):
     (tmp_path / "pg19").mkdir()
     (tmp_path / "pg19" / "one.txt").write_text("".join(f"Word{number} is here. " for number in range(4000)), "utf-8")
