@@ -55,6 +55,13 @@ def test_student_is_mean_and_quantile_times_standard_error(values: list[float]) 
     assert student(values) == pytest.approx((mean - half, mean + half), rel=1e-6, abs=1e-6)
 
 
+def test_a_weighted_mean_has_the_interval_of_a_ratio_of_sums() -> None:
+    values, weights = [2.1, 3.4, 2.8, 5.0], [10.0, 400.0, 35.0, 80.0]
+    sums = np.multiply(values, weights)
+    assert student(values, weights) == pytest.approx(student_of_clusters(sums, np.array(weights)))
+    assert student(values, [7.0] * 4) == pytest.approx(student(values))
+
+
 def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_student() -> None:
     assert mean_interval([1.0, 0.0, 1.0, 1.0], rate=True) == (0.75, *wilson(3, 4))
     assert mean_interval([0.0, 0.0], rate=True) == (0.0, *wilson(0, 2))

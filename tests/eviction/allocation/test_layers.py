@@ -12,6 +12,7 @@ from kvbench.eviction.allocation.layers import (
     LazyLayers,
     PreferenceLayers,
     PyramidLayers,
+    adjusted,
     cascade,
 )
 from kvbench.eviction.allocation.shares import AllocationBudget
@@ -71,6 +72,13 @@ def test_a_published_pyramid_begins_at_twice_the_base() -> None:
         for tokens in (79, 80)
     ]
     assert shares == [(40, 40, 40), (72, 40, 8)]
+
+
+def test_budgets_that_exceed_their_sum_shrink_but_none_of_a_single_pair() -> None:
+    """`adjust_budgets` in CAKE's cake_cache.py: what is clipped goes to the others, then the rest is dealt once."""
+    assert adjusted([1, 9, 5], 12, 20) == [1, 7, 4]
+    assert adjusted([30, 2, 1], 33, 20) == [20, 7, 6]
+    assert adjusted([2, 2, 1], 7, 20) == [3, 3, 1]
 
 
 def test_layers_that_nothing_tells_apart_share_alike() -> None:
