@@ -128,6 +128,15 @@ def test_the_expanded_percentiles_of_normal_data_are_those_of_student() -> None:
     assert student_of_clusters(sums, np.ones(23)) == pytest.approx(tuple(expected))
 
 
+@pytest.mark.parametrize(("n", "tail"), [(10, 0.0086), (20, 0.0159), (80, 0.0226)])
+def test_percentiles_are_expanded_as_hesterberg_says(n: int, tail: float) -> None:
+    """The part of the resampled means beyond each limit, Phi(-sqrt(n / (n - 1)) t), 0.025 for many samples."""
+    sums = np.random.default_rng(n).normal(0, 1, n)
+    limits = expanded_percentile(sums, np.ones(n), 100_000, 0)
+    means = resampled_means(sums, np.ones(n), 100_000, 0)
+    assert [(means < limits[0]).mean(), (means > limits[1]).mean()] == pytest.approx([tail, tail], abs=1e-4)
+
+
 def test_several_data_sets_share_their_resamples(f1: Paired) -> None:
     sums, sizes = f1.sums()
     together = expanded_percentile(np.stack([sums, -2 * sums]), sizes, 999, 7)
