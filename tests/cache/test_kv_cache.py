@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.attention import AttentionParams, attend_layer
-from kvbench.cache.kv_cache import LayerCache, dense_parts, joined
+from kvbench.cache.attention import AttentionParams, attend_layer, observe
+from kvbench.cache.kv_cache import LayerCache, dense_parts, from_dense, joined
 from tests.arrays import random_layer
 
 
@@ -90,3 +90,27 @@ def test_consecutive_records_are_one() -> None:
     (window,) = random_layer(20, window=9).windows
     both = joined([window.last(9), window.last(4)])
     assert torch.equal(both.queries[:, 9:], window.queries[:, 5:]) and both.lse.shape == (6, 13)
+
+
+def test_without_its_newest_tokens_a_layer_is_that_of_a_shorter_prompt() -> None:
+    """Also what the older queries saw: a window that skips three tokens observes those before them."""
+    layer = random_layer(40, window=12)
+    shorter = layer.without_newest(3)
+    keys, values = (part[:, :37] for part in layer.dense)
+    queries = layer.windows[0].queries[:, :9]
+    rows = observe(queries, layer.windows[0].outputs[:, :9], keys, AttentionParams(layer.windows[0].scaling))
+    alone = from_dense(layer.index, layer.query_heads, keys, values, (rows,))
+    assert shorter.lengths == alone.lengths and torch.equal(shorter.positions, alone.positions)
+    assert torch.equal(shorter.keys, alone.keys) and torch.equal(shorter.values, alone.values)
+    seen, expected = shorter.observed(9), alone.observed(9)
+    assert torch.equal(seen.queries, expected.queries) and torch.equal(seen.outputs, expected.outputs)
+    torch.testing.assert_close(seen.lse, expected.lse)
+    assert layer.without_newest(0) is layer
+
+
+def test_some_heads_of_a_layer_keep_their_pairs_and_numbers_and_the_order_asked_for() -> None:
+    layer = replace(ragged(), by_head={"degree": torch.tensor([5.0, 6.0, 7.0, 8.0])})
+    some = layer.of_heads([2, 1])
+    assert some.lengths == (3, 7) and some.query_heads == 4
+    assert some.by_head["degree"].tolist() == [7.0, 6.0]
+    assert torch.equal(some.state["worth"] - some.positions, torch.tensor([200.0] * 3 + [100.0] * 7))

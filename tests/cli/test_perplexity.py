@@ -89,7 +89,6 @@ def test_a_window_is_a_masked_forward(
     assert abs(losses(bytes_model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
 
 
-@pytest.mark.slow
 def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """Resumed, alone and in a full tile: the same rows, a curve for each, and nothing is read twice."""
     swept = ("policy=full,h2o_obcache,tova_obcache", "policy.recent=4", "score=attn", "budget=7,12")
@@ -159,7 +158,7 @@ def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tupl
     assert stream.code == 4 and "1 failed" in stream.err, "a stream goes on without it"
 
 
-@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True], ids=["books", "stream"])
+@pytest.mark.parametrize("stream", [False, True], ids=["books", "stream"])
 def test_cells_that_do_not_fit_together_are_halved(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:

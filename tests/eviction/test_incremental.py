@@ -111,3 +111,12 @@ def test_an_answer_holds_its_protected_tokens() -> None:
     reason = r"schedule\.answer_budget=4 cannot hold the 5 newest tokens that h2o_obcache protects \(policy\.recent=5\)"
     with pytest.raises(UserError, match=reason):
         evictor.with_answer_budget(KVCache((layer,), 40), 4)
+
+
+def test_an_answer_to_a_prompt_shorter_than_the_first_tokens_that_stay_has_room_for_them() -> None:
+    cache = random_cache(3, layers=1, window=3)
+    eviction = Eviction(Policy("p", sink=4, recent=2), Attention(), TokenBudget(17))
+    evictor = IncrementalEviction(eviction, 17).with_answer_budget(cache, 2)
+    assert evictor.limits(cache.layers[0]) == (6, 6)
+    longer = random_cache(9, layers=1, window=9)
+    assert IncrementalEviction(eviction, 17).with_answer_budget(longer, 2).limits(longer.layers[0]) == (11, 11)

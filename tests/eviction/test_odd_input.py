@@ -3,13 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
 from kvbench.extras.conformance.tests.test_properties import combination as built
-from tests.arrays import layer_of
+from kvbench.support.errors import UserError
+from tests.arrays import layer_of, random_cache
 
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:
@@ -31,3 +35,22 @@ def test_equal_scores_keep_the_oldest() -> None:
         assert smaller.layers[0].positions.tolist() == [
             position for length in lengths for position in (*range(length - 4), *range(46, 50))
         ]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        ("lse", "score attn of layer 1 is not finite: NaN or inf in the observed queries"),
+        ("keys", "layer 1 holds NaN or inf in its keys"),
+        ("values", "layer 1 holds NaN or inf in its values"),
+    ],
+)
+def test_what_is_no_number_is_named_by_its_place(array: str, message: str) -> None:
+    first, second = random_cache(50, layers=2, window=8).layers
+    broken = torch.full_like(getattr(second.windows[0] if array == "lse" else second, array), torch.nan)
+    if array == "lse":
+        second = replace(second, windows=(replace(second.windows[0], lse=broken),))
+    else:
+        second = replace(second, **{array: broken})
+    with pytest.raises(UserError, match=message):
+        Eviction(Policy("p", window=8), Attention(), TokenBudget(20))(KVCache((first, second), 50))

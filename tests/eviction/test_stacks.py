@@ -12,7 +12,9 @@ from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, is_separate
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.eviction.ranking import joined
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
+from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.recency import Recency
@@ -43,6 +45,17 @@ SCORES = (
     *(Attention(), AttentionMax(), Cake(), Finch(), Lava(), Vatp(), KeyNorm(), KeyDiff(), LagKV(sink=2, lag=8)),
     *(OBCacheValue(), OBCacheKey(), OBCacheJoint(), ExactRemoval(), ExactZeroed(), Recency()),
 )
+
+
+def test_rankings_of_layers_that_were_joined_are_those_of_the_layers() -> None:
+    """As on a GPU, where several layers are decided about at once: scores, ties and the second stage of each."""
+    layers = Eviction(WINDOW, CriticalKV(), TokenBudget(20)).rank(random_cache(50, layers=3, window=8))
+    for one, other in zip(layers, joined(layers).by_layer(), strict=True):
+        assert one.layers == other.layers == 1 and one.second is not None and other.second is not None
+        assert torch.equal(one.scores, other.scores) and torch.equal(one.unpooled, other.unpooled)
+        assert torch.equal(one.second.scores, other.second.scores) and one.second.part == other.second.part
+        counts = torch.tensor([9, 12])
+        assert torch.equal(one.order_for(counts), other.order_for(counts))
 
 
 def stacked(cache: KVCache, *sizes: int) -> KVCache:

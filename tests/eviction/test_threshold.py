@@ -75,6 +75,15 @@ def test_what_reaches_the_threshold_stays_and_what_is_protected(threshold: float
         assert torch.equal(kept, expected)
 
 
+def test_a_score_that_equals_the_threshold_reaches_it() -> None:
+    """DMSPress of kvpress evicts what is less than the threshold."""
+    cache = random_cache(40, layers=1, window=8)
+    (ranking,) = Eviction(Policy("any", window=8), Attention(), ThresholdBudget(0.1)).rank(cache)
+    threshold = float(ranking.scores[0].sort().values[25])
+    kept = Eviction(Policy("any", window=8), Attention(), ThresholdBudget(threshold)).decide(cache).kept[0]
+    assert int(kept[0].sum()) == 15
+
+
 @pytest.mark.parametrize("name", EVEN)
 @pytest.mark.parametrize("threshold", [0.11, 0.14])
 def test_layers_in_a_stack_keep_what_each_keeps_by_itself(name: str, threshold: float) -> None:

@@ -96,9 +96,7 @@ def with_table(shared: Shared) -> Shared:
     return replace(shared, table=1 - kept)
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=pytest.mark.slow if block in (20, 61) else ()) for block in BLOCKS]
-)
+@pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("name", SHARED)
 def test_blocks_keep_what_the_oracle_keeps(name: str, block: int, tmp_path: Path) -> None:
     shared, engine = with_table(SHARED[name]), make_engine(torch.float64)

@@ -19,7 +19,7 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine
 from tests.models.conftest import PROMPT, make_engine
-from tests.models.families import tiny
+from tests.models.families import engine_of, tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
 
 H2O = Eviction(Policy("h2o_obcache", window=61, recent=6, state="accumulate"), Attention(), TokenBudget(18))
@@ -50,7 +50,7 @@ def test_cuts_while_decoding_are_those_of_the_oracle(eviction: Eviction, every: 
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
 
-@pytest.mark.parametrize("block", [7, 61, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("block", [7, 61, 100])
 @pytest.mark.parametrize("eviction", [H2O, TOVA], ids=lambda eviction: eviction.policy.name)
 def test_cuts_after_every_block_are_those_of_the_oracle(eviction: Eviction, block: int) -> None:
     engine = make_engine(torch.float64)
@@ -116,6 +116,15 @@ def test_memory_is_what_is_held_at_most() -> None:
     a_pair = 2 * 8 * 4 + 4 + 4  # K and V of 8 float32, a position, a running score
     assert start.bytes_allocated == 3 * 2 * 18 * a_pair
     assert tile.peak_bytes == [3 * 2 * (18 + 3) * a_pair]
+
+
+def test_memory_counts_local_layers_too() -> None:
+    """Two global layers with three tokens more than the budget, and two that hold the 18 newest tokens."""
+    engine = engine_of("gemma2")
+    tile = EvictingBatch([cut_prompt(engine, PROMPT, TOVA, every=4)], engine.max_batch, len(ANSWER))
+    for token in ANSWER:
+        engine.read(tile, token.expand(engine.max_batch, 1))
+    assert tile.peak_bytes == [2 * 2 * (18 + 3 + 18) * (2 * 10 * 4 + 4)]
 
 
 def test_a_cell_that_stopped_does_not_grow_beside_others() -> None:

@@ -1,12 +1,17 @@
 """Models that mix global and local layers: global ones are evicted, local ones hold their own window alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from kvbench.cache.attention import AttentionParams, explicit
+from kvbench.cache.kv_cache import from_dense
 from kvbench.eviction.budget import FractionBudget, TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
+from kvbench.models.decode.local_layer import LocalLayer
 from tests.models.families import PROMPT, engine_of
 
 SNAPKV = Policy("snapkv", window=8, recent=8)
@@ -25,6 +30,22 @@ def test_a_local_layer_holds_what_later_tokens_can_see(block: int) -> None:
         assert len(layer.windows) == layer.evictable
     assert cache.local_layers == 2 and cache.pairs == 2 * 2 * 61
     assert cache.bytes_held == 2 * (2 * 2 * 61 + 2 * 2 * 18) * 10 * 4
+
+
+def test_local_layers_of_cells_hold_what_later_tokens_can_see() -> None:
+    """With a window of 7 three new tokens leave the newest six of each cell."""
+    generator, rule = torch.Generator().manual_seed(2), AttentionParams(0.3, sliding_window=7)
+    keys, values = torch.randn(2, 2, 2, 23, 10, generator=generator).unbind()
+    queries = torch.randn(2, 4, 3, 10, generator=generator)
+    layers = [from_dense(5, 4, *(part[cell][:, 14:20] for part in (keys, values))) for cell in range(2)]
+    local = LocalLayer([replace(layer, sliding_window=7) for layer in layers], 20)
+    outputs = local.attend(queries, keys[..., 20:, :], values[..., 20:, :], rule)
+    for cell in range(2):
+        torch.testing.assert_close(outputs[cell], explicit(queries[cell], keys[cell], values[cell], rule))
+        held = local.layer_of(cell)
+        assert held.lengths == (6, 6) and held.positions.tolist() == [*range(17, 23)] * 2
+        assert torch.equal(held.dense[0], keys[cell][:, 17:]) and torch.equal(held.dense[1], values[cell][:, 17:])
+    assert local.bytes_held == [2 * 6 * (2 * 10 * 4 + 4)] * 2
 
 
 def test_budgets_are_those_of_the_global_layers() -> None:

@@ -29,6 +29,14 @@ def test_shares_of_tokens_are_those_of_transformers_warpers(top_p: float) -> Non
     assert ((counts > 0) <= (expected > 0)).all() and (counts - expected).abs().max() <= 1.0
 
 
+def test_tokens_whose_sum_is_exactly_top_p_are_enough() -> None:
+    """Two of four that are equally likely, the lower ids, as of transformers' warper."""
+    numbers = torch.tensor([[0.0, 0.49, 0.5, 0.999]], dtype=torch.float64)
+    assert Sampled(1.0, 0.5, numbers)(torch.zeros(4, 4), 0)[0].tolist() == [0, 0, 1, 1]
+    ids: Any = None
+    assert TopPLogitsWarper(0.5)(ids, torch.zeros(1, 4).double()).isfinite().sum() == 2
+
+
 def test_a_cell_draws_the_same_whatever_stands_beside_it() -> None:
     scores = logits(16, 151)
     numbers = torch.tensor(np.stack([uniforms(7, cell, 0, 3) for cell in range(16)], axis=1))

@@ -80,19 +80,12 @@ def test_the_papers_model_and_protocol_have_a_difference(tmp_path, model, data, 
     assert "n = 250" in out and "SMOKE" not in out and "Llama-3.1-8B-Instruct" in out
 
 
-OTHERS = [
-    "task.samples=40",
-    *(pytest.param(setting, marks=pytest.mark.slow) for setting in ("policy.window=8", "model.dtype=float32")),
-]
-
-
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", ["task.samples=40", "policy.window=8", "model.dtype=float32"])
 def test_another_setting_has_none(tmp_path, model, data, other):
     line = rendered(planted(tmp_path / "runs", model, data, other), tmp_path / "page.csv")
     assert line["difference"] == "" and other in line["differs"]
 
 
-@pytest.mark.slow
 def test_a_failed_sample_takes_the_difference_away(tmp_path, model, data):
     words = planted(tmp_path / "runs", model, data)
     file = tmp_path / "runs" / "rows" / "planted.jsonl"

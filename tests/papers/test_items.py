@@ -57,17 +57,7 @@ def named(group):
     return set(options(group))
 
 
-def sampled():
-    """All runs; all but the first of each benchmark are slow."""
-    seen = set()
-    for words in RUNS.values():
-        task = dict(words).get("task", "").partition("/")[0]
-        name = "-".join(value for _, value in words[3:6])
-        yield pytest.param(words, id=name, marks=[pytest.mark.slow] if task in seen else [])
-        seen.add(task)
-
-
-@pytest.mark.parametrize("words", list(sampled()))
+@pytest.mark.parametrize("words", RUNS.values(), ids=lambda words: "-".join(value for _, value in words[3:6]))
 def test_a_run_composes_and_its_cell_is_legal(words, tmp_path):
     settings, unused = dict(words), set[str]()
     if "score.path" in settings:  # a table that others publish

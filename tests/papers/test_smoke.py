@@ -66,7 +66,6 @@ def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
     assert "task=ruler/niah_single_1 instead of task=" in printed and "No difference is shown" in printed
 
 
-@pytest.mark.slow
 def test_a_picture_that_nothing_can_be_drawn_in_leaves_the_other_items(tmp_path, monkeypatch, capsys):
     """RULER's prompts have no depth."""
     monkeypatch.setattr("kvbench.papers.run.names", lambda: ["caote/figure2", "caote/table6"])
@@ -79,7 +78,6 @@ def test_a_picture_that_nothing_can_be_drawn_in_leaves_the_other_items(tmp_path,
     assert "1 of 2 items are complete" in err and "figure2: none of 1 cells has a task.depth" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_every_item_is_small_enough_for_the_embedded_model(name, tmp_path):
     for entry in cells_of(name, tmp_path).entries:

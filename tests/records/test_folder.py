@@ -53,6 +53,17 @@ def test_a_description_that_is_no_json_or_interrupted_leaves_no_file(
     assert everything(tmp_path) == {"cells"}
 
 
+def test_of_several_requests_of_a_cell_the_most_samples_count(tmp_path: Path) -> None:
+    """Whatever the order in which their files are read."""
+    results = ResultsFolder(tmp_path)
+    for samples in (3, 9, *range(8)):
+        results.write_sweep([f"task.samples={samples}"], {"ab": samples, f"only-{samples}": samples})
+    requested = results.read_requested()
+    assert requested["ab"] == 9 and requested["only-3"] == 3
+    results.withdraw_cells(["task.samples=9"], ["ab"])
+    assert results.read_requested() == requested | {"ab": 7}
+
+
 def test_an_environment_is_filed_under_the_hash_of_its_content(tmp_path: Path) -> None:
     results = ResultsFolder(tmp_path)
     name = results.write_environment({"device": "cpu", "python": "3.11"})

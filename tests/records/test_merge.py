@@ -109,6 +109,13 @@ def test_a_row_that_did_not_fail_is_taken_and_other_code_may_only_agree(tmp_path
         merge([good.path, other.path], tmp_path / "refused", pytest.fail)
 
 
+def test_a_row_that_did_not_fail_is_taken_though_newer_code_failed(tmp_path: Path, shard) -> None:
+    good = shard("good", 0, code="c0de11111111")
+    failed = shard("failed", 0, code="c0de22222222", value=None, error="out of memory")
+    (row,) = read_rows(merged(tmp_path, failed, good), pytest.fail)
+    assert row.value == 1.0 and row.code == "c0de11111111"
+
+
 def test_lines_that_do_not_count_stay_behind(tmp_path: Path, shard, make) -> None:
     first, second = shard("first", 0, 1), shard("second", 2)
     (path,) = second.rows.iterdir()

@@ -7,6 +7,7 @@ import pytest
 from kvbench.records import COLUMNS, Recorder, ResultsFolder, read_rows
 from kvbench.records.environment import content_hash
 from kvbench.records.row import with_checksum
+from kvbench.records.rows_files import choose_record
 from kvbench.report.rows import load, load_table
 from kvbench.support.errors import MissingFile
 
@@ -47,6 +48,21 @@ def test_first_row_without_error_wins_else_the_last_error(tmp_path: Path, make) 
     write(tmp_path, "2.jsonl", "".join(row.to_json() + "\n" for row in second))
     write(tmp_path, "1.jsonl", "".join(row.to_json() + "\n" for row in first))
     assert read_rows(tmp_path) == [first[2], first[3], second[0], second[1]]
+
+
+@pytest.mark.parametrize(
+    ("records", "counts"),
+    [
+        ([(False, "old", None), (False, "new", None)], 1),
+        ([(False, "old", None), (True, "new", None)], 1),
+        ([(True, "new", None), (False, "old", None), (False, "new", None), (False, "new", None)], 2),
+        ([(False, "new", 2), (False, "old", None), (False, "old", 1)], 0),
+        ([(True, "new", 1), (False, "old", 0), (True, "new", 1)], 2),
+    ],
+    ids=["newer code", "newer code failed", "first good", "replaces most", "replaces most and failed"],
+)
+def test_of_several_records_one_of_the_newest_code_counts_and_first_one_that_replaces_most(records, counts) -> None:
+    assert choose_record(records) == counts
 
 
 def test_an_integer_of_more_than_64_bits_is_a_damaged_row_and_blocks_no_report(tmp_path: Path, make) -> None:

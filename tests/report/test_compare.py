@@ -168,6 +168,17 @@ def test_survivors_are_marked_against_their_baseline(cell) -> None:
     assert (marks[there[0].cell].survives, marks[there[0].cell].baseline) == (True, base[1][0].cell)
 
 
+def test_questions_about_one_context_survive_as_one(cell) -> None:
+    """Thirty lost answers about three contexts are three losses, of which none is beyond chance."""
+    answers = {"full": cell([1.0] * 30, "full"), "snapkv": cell([0.0] * 30)}
+    for contexts, p in ((30, 2.0**-29), (3, 0.25)):
+        rows = [
+            replace(row, context_sha256=f"{row.sample % contexts:064x}") for each in answers.values() for row in each
+        ]
+        (mark,) = survivors(rows, lambda row: row.policy == "full").values()
+        assert (mark.p_holm, mark.survives, mark.lost) == (pytest.approx(p), contexts == 30, 30)
+
+
 def test_a_baseline_with_the_same_budget_is_preferred_and_two_are_refused(cell) -> None:
     bases = cell([1.0] * 9, "h2o"), cell([0.0] * 9, "h2o", budget="0.2")
     mine = cell([1.0] * 9, budget="0.2")

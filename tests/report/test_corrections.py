@@ -38,6 +38,7 @@ def test_the_divisor_by_hand() -> None:
     """2^-4 = 0.0625 refuses nothing at 0.05; of 2^-5, 2^-6, 2^-6 two could at 0.025, which is no more than two."""
     assert threshold([2**-5, 2**-6, 2**-6, 2**-4], 0.05) == 0.025
     assert threshold([0.0] * 8, 0.05) == pytest.approx(0.05 / 8)
+    assert threshold([2**-5, 2**-6], 2**-5) == 2**-6, "2^-5 refuses something at 2^-5"
     assert tarone_holm([], [], 0.05) == ((), 0.05)
 
 

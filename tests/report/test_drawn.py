@@ -1,5 +1,7 @@
 """Several drawn answers to each prompt: avg@k, pass@k and their intervals."""
 
+import csv
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -9,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvbench.records import Row
+from kvbench.records import ResultsFolder, Row
 from kvbench.report.stats.intervals import mean_interval, wilson
 from kvbench.report.stats.pass_at import pass_at
 from kvbench.report.tables.observation_note import answers_text
 from kvbench.report.tables.summary import summaries
+from kvbench.report.tables.table import View, print_table
 from kvbench.support.errors import UserError
+from tests.cells import name_of
 
 VALUES = ([1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
 
@@ -36,6 +40,19 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(answers: list[Row
     expected = [fmean(max(subset) for subset in combinations(values, k)) for values in VALUES]
     assert [row.value for row in rows] == pytest.approx(expected, abs=1e-15)
     assert [(row.sample, row.metric) for row in rows] == [(prompt, f"pass@{k}") for prompt in range(3)]
+
+
+def test_a_table_of_pass_at_k_is_over_prompts(answers: list[Row], results) -> None:
+    task = description()
+    folder = results([replace(row, cell=name_of(task)) for row in answers])
+    ResultsFolder(folder).write_cell(name_of(task), task)
+    out = io.StringIO()
+    print_table(folder, "csv", out, View(pass_at=2))
+    (line,) = csv.DictReader(io.StringIO(out.getvalue()))
+    assert (line["n"], line["metric"]) == ("3", "pass@2")
+    assert float(line["mean"]) == pytest.approx((5 / 6 + 0 + 1) / 3)
+    with pytest.raises(UserError, match="--pass-at goes without --average and against="):
+        View(pass_at=2, against="full")
 
 
 def test_answers_without_a_value_are_left_out_or_reported_and_what_has_no_pass_at_k_refused(answers: list[Row]) -> None:

@@ -11,7 +11,7 @@ from kvbench.cli.main import main
 from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.footprint import Life, footprints, report_of
-from kvbench.support.errors import CannotTell
+from kvbench.support.errors import CannotTell, UserError
 
 WARN = pytest.fail
 
@@ -95,12 +95,14 @@ def test_what_a_row_says_of_its_life(cell, results) -> None:
     every = cell([0.5], "rkv", budget="300", schedule="prompt decode_every=64", **whole)
     apart = cell([0.5], budget="0.2", cache_bytes=600, layout="query_heads", **part)
     in_bytes = [replace(row, policy="tova", cell="b" * 16, budget="3000B") for row in every]
+    answers = cell([0.5], "h2o", budget="0.2", schedule="prompt decode_every=8 answer_budget=30", **part)
     full = cell([0.5], "full", **whole)
-    lines = footprints(results(full, every, in_bytes, apart), WARN)
+    lines = footprints(results(full, every, in_bytes, apart, answers), WARN)
     by_policy = {line.policy: line.footprint for line in lines}
     assert by_policy["tova"] == by_policy["rkv"]
     assert by_policy["rkv"] == pytest.approx(walked(Life(100, 100, 900, every=64, limit=300)))
     assert by_policy["snapkv"] == pytest.approx(walked(Life(100, 20, 900, copies=3)))
+    assert by_policy["h2o"] == pytest.approx(walked(Life(100, 20, 900, every=8, limit=50)))
 
 
 def test_only_samples_that_the_full_cache_has_count_and_without_it_there_are_none(cell, results) -> None:
@@ -121,6 +123,12 @@ def test_what_is_evicted_from_after_turns_of_unknown_lengths_is_left_out(cell, r
     (line,) = footprints(results(full, once, turns), warnings.append)
     assert (line.schedule, line.reading) == ("context", 1.0)
     assert warnings == ["1 row left out: prefill_block=turn, and rows do not say how long turns are"]
+
+
+@pytest.mark.parametrize("at", [0.0, 1.0, -0.5])
+def test_a_part_of_the_accuracy_is_between_none_and_all(folder: Path, at: float) -> None:
+    with pytest.raises(UserError, match=f"at={at:g}: allowed: a number between 0 and 1"):
+        report_of(folder, WARN, at=at)
 
 
 def test_every_format_has_every_line(folder: Path) -> None:

@@ -219,6 +219,40 @@ def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:
     assert notice.startswith("::notice")
 
 
+def test_more_findings_than_annotations_end_with_how_many_are_in_the_log(rows: list[Row]) -> None:
+    failed = gate(rows, only("h2o", range(1), value=None, error="gone"))
+    (finding,) = failed.findings
+    texts = [replace(finding, text=f"fault {number}") for number in range(14)]
+    *shown, more = gates.annotations(replace(failed, findings=tuple(texts)))
+    assert len(shown) == gates.ANNOTATED - 1 and more == "::error title=kvbench gate::and 5 more: see the log"
+
+
+def test_a_cell_that_failed_on_both_sides_decides_nothing(rows: list[Row]) -> None:
+    failed = [replace(row, value=None, error="too long") if row.policy == "h2o" else row for row in rows]
+    same = gate(failed, lambda row: row)
+    (undecided,) = [each for each in same.undecided if each.check == "present"]
+    assert undecided.where.split()[2] == "h2o" and undecided.text == "no row has a value on both sides"
+    assert same.verdict == "inconclusive" and not same.findings
+
+
+def test_half_an_answer_is_a_quarter_of_the_noise_of_a_whole_one(cell) -> None:
+    """Twenty answers that move by a half each way hide as large a loss as five that turn round each way."""
+    smallest = []
+    for changed, size in ((5, 1.0), (20, 0.5), (20, 1.0)):
+        before = cell([1.0] * changed + [0.0] * changed + [0.5] * (160 - 2 * changed))
+        after = cell([1 - size] * changed + [size] * changed + [0.5] * (160 - 2 * changed))
+        (test,) = check(Side("before", before, "one"), Side("after", after, "two")).tests
+        smallest.append(test.smallest)
+    assert smallest[0] == smallest[1] < smallest[2]
+
+
+def test_seconds_are_not_tested(rows: list[Row], cell) -> None:
+    seconds = cell([0.5] * 160, "timed", metric="seconds_per_token", unit="seconds", better="lower")
+    slower = gate([*rows, *seconds], only("timed", value=5.0))
+    assert slower.timed == 1 and slower.verdict == "passed" and len(slower.tests) == 3
+    assert any(note.startswith("not tested: 1 cell of seconds") for note in slower.notes)
+
+
 def test_text_and_markdown_say_what_and_where(rows: list[Row]) -> None:
     failed = gate(rows, only("snapkv", range(30), value=0.0))
     for report in (gates.text(failed), gates.markdown(failed)):

@@ -55,6 +55,13 @@ def test_student_is_mean_and_quantile_times_standard_error(values: list[float]) 
     assert student(values) == pytest.approx((mean - half, mean + half), rel=1e-6, abs=1e-6)
 
 
+def test_a_weighted_mean_has_the_interval_of_a_ratio_of_sums() -> None:
+    values, weights = [2.1, 3.4, 2.8, 5.0], [10.0, 400.0, 35.0, 80.0]
+    sums = np.multiply(values, weights)
+    assert student(values, weights) == pytest.approx(student_of_clusters(sums, np.array(weights)))
+    assert student(values, [7.0] * 4) == pytest.approx(student(values))
+
+
 def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_student() -> None:
     assert mean_interval([1.0, 0.0, 1.0, 1.0], rate=True) == (0.75, *wilson(3, 4))
     assert mean_interval([0.0, 0.0], rate=True) == (0.0, *wilson(0, 2))
@@ -66,6 +73,24 @@ def test_answers_take_wilson_shares_student_cut_to_rates_and_what_is_no_rate_stu
     same = mean_interval([0.5] * 8, rate=True)
     assert same == (0.5, *wilson(4, 8)), "what has no spread is no certainty"
     assert mean_interval([0.5] * 8, True, np.arange(8) // 2)[1:] == wilson(2, 4)
+
+
+def test_graded_answers_have_contexts_as_units_and_one_context_has_no_interval() -> None:
+    values, context = [0.2, 0.4, 0.9, 0.6, 0.1, 0.5], np.array([0, 0, 1, 1, 2, 2])
+    low, high = ttest_1samp([0.3, 0.75, 0.3], 0).confidence_interval(0.95)
+    assert low < 0 and high > 1, "rates are cut"
+    assert mean_interval(values, rate=False, cluster=context) == pytest.approx((0.45, low, high))
+    assert mean_interval(values, rate=True, cluster=context) == pytest.approx((0.45, 0.0, 1.0))
+    assert mean_interval(values, rate=True, cluster=np.zeros(6, int)) == (pytest.approx(0.45), None, None)
+
+
+def test_answers_of_contexts_have_the_interval_of_as_many_alone_but_never_of_more_than_there_are() -> None:
+    context = np.repeat(np.arange(10), 2)
+    _, low, high = mean_interval([0.0] * 6 + [1.0] * 14, True, context)
+    half = stats.t.ppf(0.975, 9) * np.std([0.0] * 3 + [1.0] * 7, ddof=1) / math.sqrt(10)
+    alone = 0.7 * 0.3 * (stats.norm.ppf(0.975) / half) ** 2
+    assert (low, high) == pytest.approx(wilson(0.7 * alone, alone))
+    assert mean_interval([0.0, 1.0] * 8 + [0.0, 0.0, 1.0, 1.0], True, context)[1:] == wilson(10, 20)
 
 
 @given(VALUES.map(sorted), st.randoms())
@@ -101,6 +126,15 @@ def test_the_expanded_percentiles_of_normal_data_are_those_of_student() -> None:
     expected = ttest_1samp(sums, 0).confidence_interval(0.95)
     assert (low, high) == pytest.approx(tuple(expected), abs=0.03)
     assert student_of_clusters(sums, np.ones(23)) == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize(("n", "tail"), [(10, 0.0086), (20, 0.0159), (80, 0.0226)])
+def test_percentiles_are_expanded_as_hesterberg_says(n: int, tail: float) -> None:
+    """The part of the resampled means beyond each limit, Phi(-sqrt(n / (n - 1)) t), 0.025 for many samples."""
+    sums = np.random.default_rng(n).normal(0, 1, n)
+    limits = expanded_percentile(sums, np.ones(n), 100_000, 0)
+    means = resampled_means(sums, np.ones(n), 100_000, 0)
+    assert [(means < limits[0]).mean(), (means > limits[1]).mean()] == pytest.approx([tail, tail], abs=1e-4)
 
 
 def test_several_data_sets_share_their_resamples(f1: Paired) -> None:

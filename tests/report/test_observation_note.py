@@ -19,3 +19,8 @@ def test_a_policy_with_several_values_is_named_by_its_labels(labels: tuple[str, 
     """A label leaves out the usual value, which the header has; one name with two values would tell nothing."""
     cells = {label: {"policy": {"accepts": ["budget"], "window": SIZES[label]}} for label in labels}
     assert windows({label: label for label in labels}, cells.get) == f"cells differ in window {said}"
+
+
+def test_a_part_of_the_prompt_is_said_in_percent() -> None:
+    cell = {"policy": {"accepts": ["budget"], "window": {"part": 0.25, "of": "prompt"}}}
+    assert windows({"a": "snapkv"}, {"a": cell}.get).startswith("window 25 % of the prompt")

@@ -8,6 +8,7 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import STEPS, could_flip, step_of
 from kvbench.report.compare.paired_rows import Side, Unpaired, counted, pair
 from kvbench.report.stats.paired import Paired
+from kvbench.support.errors import UserError
 
 
 def side(name: str, *cells: list[Row], source: str = "runs", settings: dict[str, dict] | None = None) -> Side:
@@ -68,6 +69,15 @@ def test_two_possible_partners_are_refused_with_what_to_add(cell, columns: dict,
     with pytest.raises(ValueError, match=r"ambiguous: B has .* for one sample|ambiguous: B has two rows") as caught:
         pair(a, b)
     assert advice in str(caught.value)
+
+
+def test_two_cells_on_one_line_are_refused_with_the_setting_that_differs(cell) -> None:
+    """Though no sample is of both."""
+    narrow, wide = cell([1.0, 0.0], cell="narrow"), cell([0.0] * 4, cell="wide")[2:]
+    settings = {name: {"policy": {"window": size}} for name, size in (("narrow", 16), ("wide", 32))}
+    b = side("B", narrow, wide, source="more", settings=settings)
+    with pytest.raises(UserError, match=r"ambiguous: B has two cells on one line: .*policy\.window=16"):
+        pair(side("A", cell([1.0] * 4, "h2o")), b)
 
 
 def test_settings_tell_cells_apart_whose_columns_are_the_same(cell) -> None:
@@ -131,6 +141,11 @@ def test_pairs_become_arrays(cell) -> None:
     assert (twice.n, twice.clusters, twice.independent) == (6, 3, False)
     sums, sizes = twice.sums()
     assert np.allclose(sums, [-2, 0, -0.4]) and sizes.tolist() == [2, 2, 2]
+
+
+def test_a_difference_is_without_the_rounding_of_its_sides() -> None:
+    a, b = np.array([0.1 + 0.2, 1e6 * (0.1 + 0.2), 0.3]), np.array([0.3, 1e6 * 0.3, 0.3 + 1e-9])
+    assert [*Paired(a, b, np.arange(3)).difference] == [0.0, 0.0, pytest.approx(1e-9)]
 
 
 def test_rows_with_the_hash_of_one_context_are_one_cluster(cell) -> None:

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from matplotlib.offsetbox import AnnotationBbox, TextArea
 
 from kvbench.records import Curve, KeptSets, read_rows
 from kvbench.report.colours import COLOURS, looks
-from kvbench.report.plots import perplexity, tradeoff
+from kvbench.report.plots import kept_sets, perplexity, tradeoff
 from kvbench.report.plots.canvas import styled
 from kvbench.report.plots.curves import _spread
 from kvbench.report.plots.plot import Request, figure, plot
@@ -26,13 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADS = (2, 2, 1)
 
 
-def drawn(draw, folder: Path, where: dict[str, list[str]] | None = None, **settings: str) -> Figure:
-    with styled():
-        return draw(Request(folder, where or {}, settings, no_warning))
-
-
 def no_warning(text: str) -> None:
     raise AssertionError(f"nothing to warn about: {text}")
+
+
+def drawn(draw, folder: Path, where: dict[str, list[str]] | None = None, warn=no_warning, **settings: str) -> Figure:
+    with styled():
+        return draw(Request(folder, where or {}, settings, warn))
 
 
 def texts(figure: Figure) -> str:
@@ -179,6 +180,33 @@ def test_perplexities_are_over_all_tokens_and_their_ratio_is_paired_by_text(cell
     assert axis.get_ylim()[1] < np.exp(6.5) * 2 and axis.get_ylim()[0] > 1
     with pytest.raises(ValueError, match="y=ratio needs the full cache"):
         drawn(perplexity.draw, folder, {"policy": ["h2o"]}, y="ratio")
+
+
+def test_curves_over_other_tokens_are_not_compared(cell, results) -> None:
+    """Of texts that only one side has, nothing is said."""
+    rows = cell([3.0, 3.0], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
+    folder = results([*rows, *cell([3.0, 3.0], "full", metric="nll", task="pg19", cell="cd", score=None, budget="1.0")])
+    curve(folder, "ab", 0, [3.0] * 4, [1] * 4)
+    curve(folder, "ab", 1, [6.0] * 4, [2] * 4)
+    with pytest.raises(NothingSelected, match="no selected cell has a curve"):
+        drawn(perplexity.draw, folder, {"policy": ["full"]}, [].append)
+    curve(folder, "cd", 1, [6.0, 6.0, 3.0, 9.0], [2, 2, 1, 3])
+    with pytest.raises(UserError, match="cell ab and the full cache read different tokens of sample 1"):
+        drawn(perplexity.draw, folder, None, [].append, y="ratio")
+
+
+def test_kept_sets_that_cannot_be_drawn_are_named(beside: Path) -> None:
+    with pytest.raises(NothingSelected, match="none of 1 selected cells has a kept set"):
+        drawn(kept_sets.draw_kept, beside, {"policy": ["snapkv"], "score": ["obcache_joint"], "sample": ["5"]})
+    file = beside / "kept" / "a.jsonl"
+    counts = [replace(KeptSets.from_json(line), masks=None) for line in file.read_text().splitlines()]
+    file.write_text("".join(line.to_json() + "\n" for line in counts))
+    with pytest.raises(NothingSelected, match="kept sets hold counts only, no positions"):
+        drawn(kept_sets.draw_kept, beside)
+    wider = [replace(line, lengths=((7,) * (1 + line.sample),) * len(HEADS)) for line in counts]
+    file.write_text("".join(line.to_json() + "\n" for line in wider))
+    with pytest.raises(UserError, match="has kept sets of different numbers of heads"):
+        drawn(kept_sets.draw_split, beside)
 
 
 DRAW = """

@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 
 from kvbench.report.report_file import file_to, text_to
+from kvbench.support.errors import UserError
 
 MODES = (0o600, 0o640, 0o755)
 
@@ -105,3 +106,9 @@ def test_the_open_output_is_added_to(name: str, is_file: bool, tmp_path: Path) -
     text = (tmp_path / "log").read_text() if is_file else output.stdout.decode()
     assert text == "before\nreport\nafter\n"
     assert target is None or os.readlink("/dev/stdout") == target
+
+
+def test_a_folder_is_no_file_to_write(writer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"cannot write '{tmp_path}': it is a folder; name a file with --out"):
+        writer(tmp_path, "more")
+    assert not [*tmp_path.iterdir()]

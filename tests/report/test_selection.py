@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from kvbench.report.selection import as_typed, select, without_full_cache
-from kvbench.support.errors import NothingSelected
+from kvbench.report.selection import as_typed, check_where, conditions, select, without_full_cache
+from kvbench.support.errors import NothingSelected, UserError
 
 CELLS = {
     "a": {"task": {"chat": True}, "policy": {"name": "snapkv"}},
@@ -70,3 +70,23 @@ def test_a_selection_says_what_would_select_the_full_cache_too(
     where: dict[str, tuple[str, ...]], condition: str
 ) -> None:
     assert without_full_cache(where) == condition
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("policy=snapkv,policy=h2o", r"names 'policy' twice; list its values: policy=a,b"),
+        ("policy=", "cannot read selection 'policy='"),
+        ("snapkv,policy=h2o", "cannot read selection 'snapkv,policy=h2o'"),
+        ("policy=snapkv,,h2o", "cannot read selection"),
+        ("polici=snapkv", "rows have no column 'polici'"),
+    ],
+)
+def test_what_is_no_selection_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        conditions(text)
+
+
+def test_an_empty_value_is_refused() -> None:
+    with pytest.raises(UserError, match=r"policy= has no value; name one or more"):
+        check_where({"policy": ("",)})

@@ -59,8 +59,9 @@ def test_the_order_of_rows_changes_nothing(cell) -> None:
 
 
 def test_budgets_are_ordered_as_numbers() -> None:
-    budgets = ["1024", "2MiB", "0.4", "1e-2", "600KiB", "64", "0.05"]
-    assert sorted(budgets, key=budget_key) == ["1e-2", "0.05", "0.4", "64", "1024", "600KiB", "2MiB"]
+    budgets = ["1024", "threshold:-4", "2MiB", "0.4", "1e-2", "threshold:0.5", "600KiB", "64", "0.05"]
+    ordered = ["1e-2", "0.05", "0.4", "64", "1024", "600KiB", "2MiB", "threshold:0.5", "threshold:-4"]
+    assert sorted(budgets, key=budget_key) == ordered
 
 
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:

@@ -13,6 +13,7 @@ import pandas
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.tables.means import best_and_second
 from kvbench.report.tables.summary import COLUMNS, summaries
 from kvbench.report.tables.table import View, print_table
 from tests.cells import name_of
@@ -53,6 +54,22 @@ def table(folder: Path, format: str = "text", **options: object) -> str:
 def figures(text: str) -> list[str]:
     """Every mean with its interval, in the order of the page, without padding."""
     return [re.sub(r"[ *]", "", figure) for figure in re.findall(r"[\d.]+\*? +\[[^]]*\]", text)]
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "second"),
+    [
+        ({"a": 3, "b": 1, "c": 2}, "a", "c"),
+        ({"a": 3, "b": 3, "c": 2}, "ab", ""),
+        ({"a": 3, "b": 2, "c": 2}, "a", "bc"),
+        ({"a": 3, "b": 2}, "a", ""),
+        ({"a": 3, "b": 3, "c": 3}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_no_second_stands_beside_two_that_are_best(values: dict[str, float], best: str, second: str) -> None:
+    assert best_and_second(values, highest=True) == ({*best}, {*second})
+    assert best_and_second({key: -value for key, value in values.items()}, highest=False) == ({*best}, {*second})
 
 
 def test_a_small_table(small: Path) -> None:

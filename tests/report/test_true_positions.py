@@ -360,6 +360,18 @@ def test_squares_have_the_colours_of_their_numbers(cell, results) -> None:
     assert [tick.get_text() for tick in axis.get_yticklabels()] == ["0", "50"] and list(axis.get_yticks()) == [0, 1]
 
 
+def test_a_heat_map_in_shares_leaves_out_what_has_no_depth(cell, results) -> None:
+    tasks = [{"context_length": 512, "depth": depth} for depth in (0, 50)]
+    cells = [cell([0.5, 1.0], cell=name_of({"task": task}), task="needle") for task in tasks]
+    folder = results(*cells, cell([1.0], "h2o", task="needle"))
+    for task in tasks:
+        ResultsFolder(folder).write_cell(name_of({"task": task}), {"task": task})
+    warnings = list[str]()
+    figure = drawn(needle.draw, folder, None, warnings.append, unit="rate")
+    assert warnings == ["1 of 3 cells have no task.depth and are left out"]
+    assert_squares(figure, figure.axes[0], np.array([[0.75], [0.75]]))
+
+
 def lines_of_one_cell(folder: Path) -> list[dict[str, Any]]:
     """The kept sets of SnapKV with attention and a budget of 0.1, by sample."""
     cells = {row.cell for row in read_rows(folder) if (row.policy, row.score, row.budget) == ("snapkv", "attn", "0.1")}

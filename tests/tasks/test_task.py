@@ -1,10 +1,11 @@
 """Settings that every task has."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 
-from kvbench.tasks.task import TaskSettings
+from kvbench.tasks.task import Sample, TaskSettings
 from tests.questions import Questions, answered
 
 
@@ -40,3 +41,18 @@ def test_answers_to_a_prompt_are_samples_with_numbers_of_their_own():
     assert [sample.id for sample in samples] == [0, 7, 8, 17]
     prompts = {sample.id: sample for sample in task.generate(len, range(6))}
     assert all(replace(sample, id=sample.id // 3) == prompts[sample.id // 3] for sample in samples)
+
+
+def test_an_answer_that_ended_within_its_reasoning_has_the_worst_value():
+    """Zero, or that of an empty answer where less is better."""
+
+    @dataclass(frozen=True)
+    class Errors(Questions):
+        better: Literal["higher", "lower"] = "lower"
+
+        def score(self, prediction: str, sample: Sample) -> float:
+            return 1 - super().score(prediction, sample)
+
+    (sample,) = answered(Questions(), [0])
+    assert Questions().value(None, sample) == 0 and Questions().value("x" * 20, sample) == 0.2
+    assert Errors().value(None, sample) == 1 and Errors().value("x" * 20, sample) == 0.8

@@ -59,8 +59,7 @@ class FutureQueryScore(Score):
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
         lifted = shaped.clone()
-        if shaped.shape[1]:
-            lifted[:, : self.sink] = shaped.max()
+        lifted[:, : self.sink] = shaped.max()
         return lifted
 
 

@@ -6,6 +6,7 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -242,12 +243,9 @@ def is_separate(score: Score) -> bool:
 
 def _declares(score: Score, fact: str) -> bool:
     """Return whether the class of a score declares this of its own functions."""
-    for cls in type(score).__mro__:
-        if fact in vars(cls):
-            return True
-        if any(callable(member) for name, member in vars(cls).items() if name == "__call__" or name[:2] != "__"):
-            return False
-    return False
+    below = takewhile(lambda cls: fact not in vars(cls), type(score).__mro__)
+    members = (member for cls in below for member in vars(cls).items())
+    return not any(callable(member) for name, member in members if name == "__call__" or name[:2] != "__")
 
 
 def is_row_sum(score: Score) -> bool:

@@ -242,8 +242,6 @@ def _advice(side: Side, first: Row, second: Row) -> str:
     rows = (first, second)
     if columns:
         words = [",".join(f"{name}={as_typed(getattr(row, name))}" for name in columns) for row in rows]
-    elif first.cell == second.cell:
-        return f"cell {first.cell} was recorded twice; remove one of the two"
     else:
         settings = [flat(side.describe(row.cell)) for row in rows]
         names = [name for name in sorted(differences(settings))[:_LISTED] if "." in name]

@@ -221,9 +221,6 @@ def tarone_holm(p: Sequence[float], lowest: Sequence[float], alpha: float) -> tu
 
 
 def threshold(least: Sequence[float], alpha: float) -> float:
-    """Tarone's alpha / K."""
+    """Tarone's alpha / K, of one or more tests."""
     ordered = np.sort(np.asarray(least, dtype=float))
-    for k in range(1, len(ordered) + 1):
-        if np.searchsorted(ordered, alpha / k, side="right") <= k:
-            return alpha / k
-    return alpha / max(1, len(ordered))
+    return alpha / next(k for k in range(1, len(ordered) + 1) if np.searchsorted(ordered, alpha / k, "right") <= k)

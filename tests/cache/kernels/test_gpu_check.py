@@ -77,7 +77,6 @@ def test_a_run_that_is_stopped_has_written_what_it_had(tmp_path: Path) -> None:
             assert json.loads(path.read_text("utf-8").splitlines()[-1])["error"] == check.error == error
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_how_to_run() -> None:
     done = gpu_check()

@@ -137,6 +137,13 @@ def test_shared_heads_choose_by_their_mean() -> None:
     assert SharedHeads().chooses(same).scores.equal(same.scores), "their mean may differ in the last bit"
 
 
+@pytest.mark.parametrize("kind", [*EXACT, BinaryHeads(), MixHeads(normalize=True)], ids=repr)
+def test_where_all_tokens_are_protected_no_head_has_a_candidate_to_keep(kind: Heads) -> None:
+    empty = ranking_of(torch.empty(2, 2, 0))
+    assert kind(empty, 0, terms(0, 0)) == (0, 0)
+    assert GlobalLayers().counts([empty, empty], kind, terms(0, 0)) == ((0, 0), (0, 0))
+
+
 def test_whole_heads_are_bought_by_their_best_pair() -> None:
     layers = [ranking([1, 5, 1], [2, 2, 2]), ranking([0, 0, 9], [5, 0, 0])]
     for base, expected in ((0, ((0, 0), (0, 0))), (1, ((0, 0), (3, 0))), (2, ((3, 0), (3, 0))), (3, ((3, 3), (3, 3)))):
@@ -149,6 +156,14 @@ def test_whole_heads_are_bought_by_their_best_pair() -> None:
 def test_a_part_is_from_nothing_to_all(kind: type, alpha: float) -> None:
     with pytest.raises(ValueError, match=r"policy\.heads\.alpha=.*: allowed: 0 to 1, a fraction of what a head keeps"):
         kind(alpha=alpha)
+
+
+def test_chunks_are_counted_from_the_first_token_and_ordered_by_their_means() -> None:
+    """Two first tokens are kept anyway: the chunks of four are columns 2-3, 4-7 and 8-10, the same in both heads."""
+    scores = torch.tensor([[3.0, 5, 1, 1, 1, 1, 9, 0, 0], [3.0, 1, 2, 0, 0, 2, 3, 0, 0]])
+    chosen = ChunkHeads(size=4).chooses(Ranking(scores, scores, first=2))
+    assert chosen.scores.tolist() == [[3.0] * 2 + [1.0] * 4 + [2.0] * 3] * 2
+    assert chosen.order[0].tolist() == [0, 1, 6, 7, 8, 2, 5, 3, 4]
 
 
 def test_a_chunk_has_a_token() -> None:

@@ -12,6 +12,7 @@ from kvbench.eviction.allocation.layers import (
     LazyLayers,
     PreferenceLayers,
     PyramidLayers,
+    adjusted,
     cascade,
 )
 from kvbench.eviction.allocation.shares import AllocationBudget
@@ -62,6 +63,22 @@ def test_a_pyramid_falls(beta: int, layers: int, candidates: int, data: st.DataO
         assert all(0 <= count <= candidates for count in counts)
         if variant == "official":  # steps of integers, which overspend by less than a unit a step
             assert 0 <= sum(counts) - base * layers <= layers * (layers - 1) / 2
+
+
+def test_a_published_pyramid_begins_at_twice_the_base() -> None:
+    """KVCache-Factory's pyramidkv_utils.py: a prompt of 2 x 40 tokens has one, one of 79 has none."""
+    shares = [
+        PyramidLayers()([1.0] * 3, AllocationBudget(budget=48, sink=0, recent=8, tokens=tokens, variant="official"))
+        for tokens in (79, 80)
+    ]
+    assert shares == [(40, 40, 40), (72, 40, 8)]
+
+
+def test_budgets_that_exceed_their_sum_shrink_but_none_of_a_single_pair() -> None:
+    """`adjust_budgets` in CAKE's cake_cache.py: what is clipped goes to the others, then the rest is dealt once."""
+    assert adjusted([1, 9, 5], 12, 20) == [1, 7, 4]
+    assert adjusted([30, 2, 1], 33, 20) == [20, 7, 6]
+    assert adjusted([2, 2, 1], 7, 20) == [3, 3, 1]
 
 
 def test_layers_that_nothing_tells_apart_share_alike() -> None:

@@ -57,6 +57,13 @@ def test_what_is_no_table_of_the_model_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "wrong.npy", np.zeros((3, 2)))
     with pytest.raises(UserError, match=r"has shape \[3, 2\]; expected a .npy of parts from 0 to 1"):
         TableLayers(path=str(tmp_path / "wrong.npy"))
+    with pytest.raises(
+        UserError, match="the table has 3 layers and 2 KV heads, but this model evicts from 4 layers with"
+    ):
+        TABLE.check_model(4, 2)
+    np.save(tmp_path / "words.npy", np.full((99, 3, 2), "half"))
+    with pytest.raises(UserError, match="is no array: its numbers are of the type <U4"):
+        TableLayers(path=str(tmp_path / "words.npy"))
     (tmp_path / "text.npy").write_text("0.5", "utf-8")
     with pytest.raises(UserError, match="is no array"):
         TableLayers(path=str(tmp_path / "text.npy"))

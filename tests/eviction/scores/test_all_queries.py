@@ -94,7 +94,8 @@ def test_no_array_has_a_row_a_query_and_a_column_a_token(
 
 
 @pytest.mark.parametrize(
-    ("power", "diagonal", "reduce"), [(1, True, "sum"), (1, True, "max"), (2, True, "mean"), (1, False, "max")]
+    ("power", "diagonal", "reduce"),
+    [(1, True, "sum"), (1, True, "max"), (2, True, "mean"), (2, True, "max"), (1, False, "max")],
 )
 def test_weights_count_to_a_power_and_with_or_without_the_diagonal(
     layer: LayerCache, matrix, power: int, diagonal: bool, reduce: str

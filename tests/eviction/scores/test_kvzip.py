@@ -40,6 +40,12 @@ def test_what_was_never_repeated_ranks_lowest() -> None:
     assert (KVzip()(probed(), None, "max")[:, :3] == 0).all()
 
 
+def test_without_a_repetition_nothing_is_standardised() -> None:
+    layer = probed(head=40)
+    raw = STANDARD(layer, None, "max")
+    assert (raw == 0).all() and torch.equal(STANDARD.refine(raw[:2], layer), raw[:2])
+
+
 @given(scale=st.floats(0.1, 20), shift=st.floats(-30, 30))
 def test_standardised_logits_do_not_know_how_large_a_head_is(scale: float, shift: float) -> None:
     """Whatever the scale of one head, the same pairs stay; plain logits would give it all or nothing."""

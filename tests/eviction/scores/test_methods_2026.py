@@ -102,3 +102,6 @@ def test_cur_projects_keys_and_values_alike_and_the_same_way_every_time() -> Non
     assert torch.equal(projected, again) and not torch.equal(projected, exact)
     assert torch.allclose(projected, exact, rtol=0.25)
     assert not torch.allclose(Cur(sketch=2)(layer, None, "sum"), exact, rtol=0.25)
+    deeper, seeded = Cur(sketch=4000)(replace(layer, index=7), None, "sum"), Cur(sketch=4000, seed=1)
+    assert not torch.equal(deeper, projected), "every layer has directions of its own"
+    assert not torch.equal(seeded(layer, None, "sum"), projected)

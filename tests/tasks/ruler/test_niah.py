@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -149,12 +150,29 @@ def test_texts_of_another_task_are_the_same_parts(root: Path):
     assert first == second
 
 
+def test_essays_that_end_are_probed_once_beyond_their_end_in_2024(root: Path):
+    """As in the official loop: each probe draws. 500 words, 1000 of the 900 that there are, then the prompt of 900."""
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(count_words(text))
+        return counted[-1]
+
+    task = make("niah_single_2", root, era="2024", context_length=4096, splitter="bare")
+    (sample,) = task.generate(count, [0])
+    first, *others = counted
+    assert len(others) == 2 and first < 600 and min(others) > 900
+    assert {f"word{number}" for number in (0, 898)} <= {*sample.context.split()}
+
+
 def test_books_are_haystacks(tmp_path: Path):
     (tmp_path / "pg19").mkdir()
     (tmp_path / "pg19" / "one.txt").write_text("".join(f"Word{number} is here. " for number in range(4000)), "utf-8")
     task = make("niah_single_2", tmp_path, haystack="book", texts="varied", context_length=256, splitter="bare")
     samples = list(task.generate(count_words, range(12)))
     assert len({sample.context_sha256 for sample in samples}) == 12 and task.files == ("pg19/one.txt",)
+    (again,) = replace(task, seed=7).generate(count_words, [0])
+    assert again.text_in_common != samples[0].text_in_common, "the seed draws the order"
 
 
 def test_texts_that_cannot_vary_are_refused(root: Path):

@@ -126,6 +126,17 @@ def test_an_article_is_shown_whole_before_anything_else(era: str, root: Path):
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_other_documents_are_drawn_anew_for_each_sample_from_all_articles(era: str, root: Path):
+    others = [
+        frozenset(int(text.split()[1].split(".")[0]) for text in documents(sample.prompt)) - {index // 3}
+        for index, sample in enumerate(make("qa_1", root, era=era, context_length=300).generate(count_words, range(6)))
+    ]
+    drawn = frozenset().union(*others)
+    assert len({*others}) == 6
+    assert min(drawn) < 10 and max(drawn) >= 30
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_a_questions_own_documents_are_all_there_even_where_only_they_fit(era: str, root: Path):
     samples = list(make("qa_2", root, era=era, context_length=235).generate(count_words, range(3)))
     for row, sample in enumerate(samples):

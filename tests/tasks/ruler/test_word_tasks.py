@@ -32,6 +32,15 @@ def test_a_context_too_short_is_refused_with_the_length_that_works(name: str, er
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_variables_of_a_chain_have_names_of_their_own(era: str, monkeypatch: pytest.MonkeyPatch):
+    """With two letters every other chain of five would have a name twice."""
+    monkeypatch.setattr("string.ascii_uppercase", "QX")
+    for sample in make("vt", era=era, context_length=2048).generate(count_words, range(12)):
+        assert len({*sample.references}) == 5
+        assert all(f"VAR {name} = " in sample.context for name in sample.references)
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_an_example_that_no_length_holds_ends_the_search_too(era: str):
     with pytest.raises(
         ValueError, match=r"cannot hold ruler/vt.*no context_length is large enough with this tokenizer"
