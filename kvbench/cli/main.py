@@ -1,5 +1,6 @@
 """`kvbench COMMAND`: finds the command and hands it the rest of the line; imports nothing heavy before it must."""
 
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -61,14 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # an output that cannot be written is reported here, not when the interpreter ends
         return code
     except BrokenPipeError:
-        silence(sys.stdout)
-        return 0
+        return _unread()
     except SystemExit as error:
         frames = traceback.walk_tb(error.__traceback__)
         if not any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames):
             raise  # rich raises it for a broken pipe alone
-        silence(sys.stdout)
-        return 0
+        return _unread()
     except OSError as error:  # a full disk behind > FILE
         silence(sys.stdout)
         if not code:  # else the command has reported it
@@ -77,6 +76,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell("interrupted")
         return 130
+
+
+def _unread() -> int:
+    """Discard further output. Returns the exit code of a command whose output nobody reads any more: of a stopped one
+    if it is stderr, whose progress ends a run before all of its rows are there.
+    """
+    silence(sys.stdout)
+    stderr = select.poll()
+    stderr.register(sys.stderr.fileno(), 0)
+    if not stderr.poll(0):
+        return 0
+    silence(sys.stderr)
+    return 75
 
 
 def _main(arguments: list[str]) -> int:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.cli.terminal import forgive, tell
 from kvbench.records import Recorder
+from kvbench.support.children import python
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import rows
 
@@ -79,6 +81,16 @@ def test_a_reader_that_goes_away_is_no_error(
     assert main(command) == 0
     out.close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_progress_nobody_reads_is_stopped(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """kvbench run ... 2>&1 | head -1; what was recorded stays, and success would hide what is missing."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = python("-m", "kvbench", "run", *tiny, "policy=full")
+    ended = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=writing)
+    os.close(writing)
+    assert ended.returncode == 75 and not ended.stdout
 
 
 def test_an_exit_of_others_is_no_broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
