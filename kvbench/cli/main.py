@@ -93,7 +93,7 @@ def _unread() -> int:
 
 def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
-        arguments = [arguments[1], "--help"]
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in (*HELP, "help"):
         print(folded(overview()))
         return 0
@@ -136,6 +136,6 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     module, parser = _declared(name)
     bare_exit = None if arguments else parser.bare_exit
     if bare_exit is not None or parser.asks_for_help(arguments):
-        print(parser.format_help(), end="")
+        print(parser.help_on(arguments), end="")
         return bare_exit or 0
     return module.main(parser.read(arguments))
