@@ -105,6 +105,15 @@ def _main(arguments: list[str]) -> int:
     return guarded(lambda: run_command(arguments[0], arguments[1:]))
 
 
+def _help(parser: Parser, arguments: Sequence[str]) -> str:
+    """Return the help text of a command, or of the verb that stands after it, with the details of the command."""
+    verb = parser.verbs.get(arguments[0]) if arguments else None
+    if verb is None:
+        return parser.format_help()
+    verb.epilog = parser.epilog
+    return verb.format_help()
+
+
 def declared(command: str) -> Parser:
     """Return the declaration of a command. Raises UserError for a command that there is not."""
     return _declared(command)[1]
@@ -136,6 +145,6 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     module, parser = _declared(name)
     bare_exit = None if arguments else parser.bare_exit
     if bare_exit is not None or parser.asks_for_help(arguments):
-        print(parser.help_on(arguments), end="")
+        print(_help(parser, arguments), end="")
         return bare_exit or 0
     return module.main(parser.read(arguments))

@@ -19,8 +19,8 @@ pages of papers and gates cite. A folder whose listed files have changed is refu
     parser.epilog = """
   kvbench pack --results results/runs
 
-Runs do the same as they end. Whoever has the folder and the hash can tell whether it is the same folder: every file that \
-a manifest lists is read again, and nothing is written if no file was added.
+Runs do the same as they end. Whoever has the folder and the hash can tell whether it is the same folder: every file \
+that a manifest lists is read again, and nothing is written if no file was added.
 """
     parser.add_results()
     parser.add_partial()

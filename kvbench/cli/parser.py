@@ -154,25 +154,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self._command}: {message}; see kvbench {self._command.split()[0]} --help")
 
-    def help_on(self, arguments: Sequence[str]) -> str:
-        """Return the help text for a line: of one verb where it names one."""
-        return self.format_help(arguments[0] if arguments and arguments[0] in self.verbs else None)
-
-    def format_help(self, verb: str | None = None) -> str:
+    def format_help(self) -> str:
         parsers = list(self.verbs.values()) or [self]
-        shown = [self.verbs[verb]] if verb else parsers
         usages = []
-        for parser in shown:
+        for parser in parsers:
             flags = (_written(action) if action.required else f"[{_written(action)}]" for action in parser._shown)
             usage = (parser.prog, parser.words.usage, *(flag.replace(" ", NO_BREAK) for flag in flags))
             usages.append(" ".join(filter(None, usage)) + (f": {parser.description}" if self.verbs else ""))
         actions = [action for parser in parsers for action in parser._shown if action.help]
-        names = {flag for parser in shown for flag in parser.flags()}
-        meanings = {
-            _written(action, ", ".join(action.option_strings)): action.help
-            for action in actions
-            if names & {*action.option_strings}
-        }
+        meanings = {_written(action, ", ".join(action.option_strings)): action.help for action in actions}
         width = max(map(len, meanings), default=0)
         flags = [f"  {flag:<{width}}   {meaning}" for flag, meaning in meanings.items()]
         parts = ["\n".join(usages), self.description or "", "\n".join(flags), self.epilog or ""]

@@ -172,9 +172,11 @@ def test_json_is_for_programs(kvbench: Command, tmp_path: Path) -> None:
     )
     checks = json.loads(kvbench("doctor", "--json").out)
     assert {"mark", "name", "text", "command"} == set(checks[0]) and checks[0]["name"] == "kvbench"
-    planned = json.loads(kvbench("plan", "policy=h2o_obcache", "budget=0.1,0.2", "task.samples=2", "--json").out)
-    assert (planned["rows"], planned["rows_to_do"], len(planned["groups"][0]["cells"])) == (4, 4, 2)
-    assert planned["groups"][0]["cells"][0]["rows"] == "0/2" and list(tmp_path.iterdir()) == []
+    planned = json.loads(kvbench("plan", "policy=full,h2o_obcache", "task.samples=2", "budget=0.1", "--json").out)
+    assert (planned["rows"], planned["rows_to_do"]) == (4, 4)
+    full, evicting = planned["groups"][0]["cells"]
+    assert (full["score"], full["rows"], full["rows_to_do"]) == (None, 2, 2) and evicting["score"] == "attn"
+    assert list(tmp_path.iterdir()) == []
     assert kvbench("plan", "policy=h2o_obcache", "--json").err == ""
 
 

@@ -63,6 +63,13 @@ def test_an_integer_of_more_than_64_bits_is_a_damaged_row_and_blocks_no_report(t
     assert make(seed=2**63 - 1).seed == 2**63 - 1
 
 
+def test_rows_that_were_converted_for_windows_say_so(tmp_path: Path, make) -> None:
+    path = write(tmp_path, "a.jsonl", f"{make().to_json()}\r\n{make(sample=1).to_json()}\n")
+    warnings: list[str] = []
+    assert [row.sample for row in read_rows(tmp_path, warnings.append)] == [1]
+    assert warnings[0].startswith(f"{path}:1: damaged row") and "checksum, converted for Windows" in warnings[0]
+
+
 @pytest.mark.parametrize("schema", ['"schema": 1, ', ""])
 def test_a_row_without_a_checksum_is_a_damaged_row(tmp_path: Path, make, schema: str) -> None:
     line = make(value=0.5).to_json().rpartition(', "checksum"')[0].replace('"schema": 1, ', schema) + "}"
