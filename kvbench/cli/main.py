@@ -1,5 +1,6 @@
 """`kvbench COMMAND`: finds the command and hands it the rest of the line; imports nothing heavy before it must."""
 
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -61,14 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # an output that cannot be written is reported here, not when the interpreter ends
         return code
     except BrokenPipeError:
-        silence(sys.stdout)
-        return 0
+        return _unread()
     except SystemExit as error:
         frames = traceback.walk_tb(error.__traceback__)
         if not any(frame.f_globals.get("__name__") == "rich.console" for frame, _ in frames):
             raise  # rich raises it for a broken pipe alone
-        silence(sys.stdout)
-        return 0
+        return _unread()
     except OSError as error:  # a full disk behind > FILE
         silence(sys.stdout)
         if not code:  # else the command has reported it
@@ -79,9 +78,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _unread() -> int:
+    """Discard further output. Returns the exit code of a command whose output nobody reads any more: of a stopped one
+    if it is stderr, whose progress ends a run before all of its rows are there.
+    """
+    silence(sys.stdout)
+    stderr = select.poll()
+    stderr.register(sys.stderr.fileno(), 0)
+    if not stderr.poll(0):
+        return 0
+    silence(sys.stderr)
+    return 75
+
+
 def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["help"] and len(arguments) > 1:
-        arguments = [arguments[1], "--help"]
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in (*HELP, "help"):
         print(folded(overview()))
         return 0
@@ -91,6 +103,15 @@ def _main(arguments: list[str]) -> int:
     from kvbench.cli.errors import guarded
 
     return guarded(lambda: run_command(arguments[0], arguments[1:]))
+
+
+def _help(parser: Parser, arguments: Sequence[str]) -> str:
+    """Return the help text of a command, or of the verb that stands after it, with the details of the command."""
+    verb = parser.verbs.get(arguments[0]) if arguments else None
+    if verb is None:
+        return parser.format_help()
+    verb.epilog = parser.epilog
+    return verb.format_help()
 
 
 def declared(command: str) -> Parser:
@@ -124,6 +145,6 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     module, parser = _declared(name)
     bare_exit = None if arguments else parser.bare_exit
     if bare_exit is not None or parser.asks_for_help(arguments):
-        print(parser.format_help(), end="")
+        print(_help(parser, arguments), end="")
         return bare_exit or 0
     return module.main(parser.read(arguments))

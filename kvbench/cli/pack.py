@@ -6,7 +6,7 @@ from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warner
 from kvbench.records import ResultsFolder
-from kvbench.records.manifest import NAME, unchanged_manifest, write_manifest
+from kvbench.records.manifest import NAME, lacks_files, unchanged_manifest, write_manifest
 from kvbench.support.errors import UserError
 
 
@@ -19,7 +19,8 @@ pages of papers and gates cite. A folder whose listed files have changed is refu
     parser.epilog = """
   kvbench pack --results results/runs
 
-Runs do the same as they end. Whoever has the folder and the hash can tell whether it is the same folder.
+Runs do the same as they end. Whoever has the folder and the hash can tell whether it is the same folder: every file \
+that a manifest lists is read again, and nothing is written if no file was added.
 """
     parser.add_results()
     parser.add_partial()
@@ -34,7 +35,7 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"{folder.path} is a file, which has a checksum of its own: name a results folder")
     load_table(folder, (), warner(flags.partial))  # warns of damaged and missing rows
     before = unchanged_manifest(folder)
-    manifest = write_manifest(folder, before)
+    manifest = before if before and not lacks_files(before, folder) else write_manifest(folder, before)
     say(screen(), f"{folder.path}: {manifest}")
     say(screen(), f"root {manifest.root}")
     return ExitCode.OK

@@ -92,7 +92,8 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 self._refuse_flag(word, *words[place + 1 : place + 2])
             if not self.words.usage:
-                self.error(f"cannot read {word}: allowed: {', '.join(self.flags())}")
+                fix = f"write --results {word}; " * ("--results" in self.flags() and os.path.exists(word))
+                self.error(f"cannot read {word}: {fix}allowed: {', '.join(self.flags())}")
         if self.words.groups:
             self._check_given_once(words)
         flags.words = words

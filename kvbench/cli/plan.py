@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvbench.run.plan import PrefillGroup
     from kvbench.work.planned import Sweep
 
-COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
+COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows", "rows_to_do")
 REQUEST_BYTES = ("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes")
 EPILOG = """
 Runs and writes nothing, unless --measure is given: it prints the tokens to prefill, the rows that are done, the \
@@ -111,8 +111,11 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
         length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {procedure_of(group).when(group)}")
-        lines = [TableRow.of(labels, [rows]) for *labels, rows in _fields(group)]
-        print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
+        lines = [
+            TableRow.of([label or "" for label in labels], [f"{rows - to_do}/{rows}"])
+            for *labels, rows, to_do in _fields(group)
+        ]
+        print_table(Table.of(COLUMNS[:-2], COLUMNS[-2:-1], lines), sys.stdout)
         if group.model.runs_here:
             if memory := memory_text(group):
                 say(console, memory)
@@ -170,13 +173,13 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
     ]
 
 
-def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
-    """Return the figures of each cell in the table."""
+def _fields(group: "PrefillGroup") -> Iterator[tuple[str, str, str | None, str, str, int, int]]:
+    """Yield the `COLUMNS` of each cell."""
     missing = Counter(cell for job in group.jobs for cell, _ in job.places)
     for cell in group.cells:
-        rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
-        columns = cell.method.columns
-        labels, budget = (printable(columns["policy"]), printable(columns["score"] or "")), columns["budget"]
+        columns, rows = cell.method.columns, (cell.task.num_answers, missing[cell.id])
+        score = columns["score"] and printable(columns["score"])
+        labels, budget = (printable(columns["policy"]), score), columns["budget"]
         if cell.model.runs_here and isinstance(cell.budget, TokenBudget):
             budget = cell.budget.counted
-        yield cell.id, *labels, budget, str(cell.schedule), rows
+        yield cell.id, *labels, budget, str(cell.schedule), *rows

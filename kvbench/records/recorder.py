@@ -9,6 +9,7 @@ from pathlib import Path
 from kvbench.records.folder import Finished, ResultsFolder, create, create_exclusive, write_all
 from kvbench.records.row import Row
 from kvbench.support.errors import MissingFile
+from kvbench.support.quantity import count_noun
 
 
 class Recorder:
@@ -55,10 +56,7 @@ class Recorder:
             for descriptor, size in sizes.items():
                 os.ftruncate(descriptor, size)
             self._is_counted = True
-            message = (
-                f"{error.strerror}: {len(rows)} rows not recorded; free some space, then run the same command to "
-                "continue"
-            )
+            message = f"{error.strerror}: {count_noun(len(rows), 'row')} not recorded"
             raise OSError(error.errno, message, os.fspath(self.path)) from error
         if not self._in_place():
             raise MissingFile(

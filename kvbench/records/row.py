@@ -142,7 +142,7 @@ class Row:
         if not isinstance(data, dict):
             raise UserError(f"a row must be a JSON object, not {JSON_KINDS[type(data)]}")
         if not has_checksum(line):
-            raise UserError("its bytes do not match its checksum")
+            raise UserError("its bytes do not match its checksum" + ", converted for Windows" * line.endswith(b"\r"))
         check_schema(data.get("schema"))
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         return cls(**columns)

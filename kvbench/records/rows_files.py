@@ -103,10 +103,9 @@ class FileCheck:
         if self._finished is None or self.ended is not None:
             return
         if self._finished.rows != self._lines:
-            self._warn(
-                f"{self.path}: it has {count_noun(self._lines, 'line')}, but its writer recorded "
-                f"{self._finished.rows}; the same `kvbench run` computes lost rows again"
-            )
+            fix = "; the same `kvbench run` computes lost rows again" * (self._lines < self._finished.rows)
+            lines = count_noun(self._lines, "line")
+            self._warn(f"{self.path}: it has {lines}, but its writer recorded {self._finished.rows}{fix}")
         elif self._is_whole and self._finished.crc32:
             self._warn(f"{self.path}: its lines are complete, but differ from the checksum that its writer recorded")
 

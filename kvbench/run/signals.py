@@ -23,7 +23,8 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     def note_signal(number: int, frame: FrameType | None) -> None:
         if not arrived:
             arrived.append(signal.Signals(number).name)
-            os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
+            with suppress(OSError):  # who read stderr may be gone, and an error here would be the sample's
+                os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
 
     with handling(names, note_signal) as earlier_handlers:
         try:

@@ -26,7 +26,7 @@ class Line:
     def read(self) -> Row:
         """Return the JSON object. Raises UserError for anything else."""
         try:
-            row = json.loads(self.content.decode("utf-8"), object_pairs_hook=unrepeated)
+            row = json.loads(self.content.decode("utf-8-sig"), object_pairs_hook=unrepeated)
         except UnicodeDecodeError as error:
             raise UserError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:

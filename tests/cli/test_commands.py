@@ -22,6 +22,10 @@ def test_help_wins_over_other_flags_and_words(kvbench: Command, tmp_path: Path) 
         assert kvbench("run", *words, "--help").out == kvbench("run", "--help").out
     assert kvbench("compare", "a", "--nothing", "-h").out == kvbench("help", "compare").out == kvbench("compare").out
     assert kvbench("compare").code == 2
+    of_rows = kvbench("report", "rows", "--help").out
+    assert of_rows == kvbench("help", "report", "rows").out
+    assert of_rows.startswith("kvbench report rows ") and "report table [" not in of_rows
+    assert "--partial" in of_rows and "--anchor" not in of_rows and "Exit code 4" in of_rows
     assert list(tmp_path.iterdir()) == []
 
 

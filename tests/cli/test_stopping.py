@@ -2,6 +2,7 @@
 
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from kvbench.cli import sweep
 from kvbench.records import read_rows
 from kvbench.run.launch.launcher import SIGNALS
 from kvbench.run.signals import handling, stop_at_once, stopping
+from kvbench.support.children import python
 from kvbench.support.errors import UserError
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 
@@ -110,3 +112,19 @@ def test_signals_are_noted_and_given_back(name: str, capfd: pytest.CaptureFixtur
     finally:
         signal.signal(number, before)
     assert capfd.readouterr().err == f"kvbench: {name}: stopping after this sample\n"
+
+
+def test_a_signal_is_noted_where_nobody_reads_stderr() -> None:
+    """An error of the handler would be recorded as that of the sample that is being made."""
+    script = """
+import os, signal
+from kvbench.run.signals import stopping
+reads, writes = os.pipe()
+os.close(reads)
+os.dup2(writes, 2)
+with stopping(["SIGUSR1"]) as stop:
+    signal.raise_signal(signal.SIGUSR1)
+    print(stop())
+"""
+    ended = subprocess.run(python("-c", script), stdout=subprocess.PIPE, text=True)
+    assert ended.stdout == "SIGUSR1\n"

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.cli.terminal import forgive, tell
 from kvbench.records import Recorder
+from kvbench.support.children import python
 from tests.cli.conftest import Command
 from tests.cli.test_comparing import rows
 
@@ -79,6 +81,16 @@ def test_a_reader_that_goes_away_is_no_error(
     assert main(command) == 0
     out.close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_progress_nobody_reads_is_stopped(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """kvbench run ... 2>&1 | head -1; what was recorded stays, and success would hide what is missing."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = python("-m", "kvbench", "run", *tiny, "policy=full")
+    ended = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=writing)
+    os.close(writing)
+    assert ended.returncode == 75 and not ended.stdout
 
 
 def test_an_exit_of_others_is_no_broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +172,11 @@ def test_json_is_for_programs(kvbench: Command, tmp_path: Path) -> None:
     )
     checks = json.loads(kvbench("doctor", "--json").out)
     assert {"mark", "name", "text", "command"} == set(checks[0]) and checks[0]["name"] == "kvbench"
-    planned = json.loads(kvbench("plan", "policy=h2o_obcache", "budget=0.1,0.2", "task.samples=2", "--json").out)
-    assert (planned["rows"], planned["rows_to_do"], len(planned["groups"][0]["cells"])) == (4, 4, 2)
-    assert planned["groups"][0]["cells"][0]["rows"] == "0/2" and list(tmp_path.iterdir()) == []
+    planned = json.loads(kvbench("plan", "policy=full,h2o_obcache", "task.samples=2", "budget=0.1", "--json").out)
+    assert (planned["rows"], planned["rows_to_do"]) == (4, 4)
+    full, evicting = planned["groups"][0]["cells"]
+    assert (full["score"], full["rows"], full["rows_to_do"]) == (None, 2, 2) and evicting["score"] == "attn"
+    assert list(tmp_path.iterdir()) == []
     assert kvbench("plan", "policy=h2o_obcache", "--json").err == ""
 
 

@@ -73,7 +73,10 @@ def test_pack_describes_a_folder_and_refuses_a_changed_one(
     folder: ResultsFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack = ["pack", "--results", str(folder.path)]
-    assert main(pack) == 0 and main(pack) == 0
+    assert main(pack) == 0
+    written = (folder.path / NAME).stat().st_ino
+    assert main(pack) == 0
+    assert (folder.path / NAME).stat().st_ino == written  # so that a folder which cannot be written can be checked
     manifest = read_manifest(folder)
     assert manifest is not None and f"root {manifest.root}" in capsys.readouterr().out
     (kept,) = (folder.path / "kept").iterdir()

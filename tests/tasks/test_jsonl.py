@@ -47,6 +47,12 @@ def test_a_broken_row_says_so_when_it_is_read_and_others_do_not(tmp_path: Path, 
         broken.read()
 
 
+def test_a_file_as_windows_writes_it_is_read(tmp_path: Path):
+    """A byte order mark before the first row, carriage returns behind all of them."""
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"n": 0}\r\n{"n": 1}\r\n\r\n')
+    assert [line.read() for line in rows(str(tmp_path), "a.jsonl")] == [{"n": 0}, {"n": 1}]
+
+
 def test_a_row_may_be_ten_megabytes_long(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"n": "x" * 10**7}))
     (line,) = rows(str(tmp_path), "a.jsonl", [0])

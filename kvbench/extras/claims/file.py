@@ -172,6 +172,9 @@ class ClaimsFile:
     def claims(self) -> Claims:
         """Return the claims. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
         content = yaml_of(self.content, self.path)
+        if not isinstance(content, dict):
+            keys = ", ".join(name for name, field in Claims.model_fields.items() if field.is_required())
+            raise UserError(f"{self.path}: it has no keys and values; required: {keys} (docs/statistics.md)")
         try:
             claims = Claims.model_validate(content)
         except ValidationError as error:

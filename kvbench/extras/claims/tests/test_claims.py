@@ -132,7 +132,11 @@ def test_what_stands_beside_needs_a_budget(tmp_path: Path):
 def test_files_that_are_none_are_refused(tmp_path: Path):
     with pytest.raises(MissingFile, match=r"nothing.yaml: there is no such file of claims"):
         _ = ClaimsFile(tmp_path / "nothing.yaml").claims
-    for text in ("a: [", "- 1", "", "claims: &x [*x]"):
+    for text in ("- 1", ""):
+        (tmp_path / "broken.yaml").write_text(text)
+        with pytest.raises(UserError, match=r"broken.yaml: it has no keys and values; required: says, "):
+            _ = ClaimsFile(tmp_path / "broken.yaml").claims
+    for text in ("a: [", "claims: &x [*x]"):
         (tmp_path / "broken.yaml").write_text(text)
         with pytest.raises(UserError, match=r"broken.yaml"):
             _ = ClaimsFile(tmp_path / "broken.yaml").claims
