@@ -53,6 +53,8 @@ WAITING = frozenset(
 """Operations whose result the host has to know before it goes on."""
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
+NO_CUDA = ("not linked with support for cuda", "driver version is insufficient")
+"""What a torch built for the CPU says of a device it has not, and one built for CUDA on a machine without a driver."""
 KERNELS = {
     "column_sums": ("_column_sums",),
     "ragged_decode": ("_over_splits", "_merge"),
@@ -342,7 +344,7 @@ class PretendedGpu:
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
-            if "not linked with support for cuda" not in str(error):
+            if not any(reason in str(error) for reason in NO_CUDA):
                 raise
             self._launch(name)
             if name in WAITING:

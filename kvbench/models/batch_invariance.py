@@ -139,7 +139,9 @@ class _CallRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__.removesuffix("_")
-        if name in PRODUCTS and not self.in_layer:
+        # RoPE's product of positions and frequencies, which transformers 5.17 makes, sums nothing.
+        sums = name != "matmul" or args[0].shape[-1] > 1
+        if name in PRODUCTS and sums and not self.in_layer:
             self.products.add(name)
         if name in INEXACT:
             self.widths.add(result.numel())

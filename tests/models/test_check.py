@@ -39,7 +39,7 @@ def test_known_families_pass_in_half_precision(family: str) -> None:
             for name in ("llama4_text", "llama4")
         ),
         *(
-            (name, {}, rf"of \d+ layers of {name} are of the type indexed_attention, whose indexer chooses keys")
+            (name, {}, rf"of \d+ layers of {name} are of the type \w+_attention, whose indexer chooses keys")
             for name in ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")
         ),
         ("deepseek_v4", {}, "are of the type heavily_compressed_attention, whose keys stand for several tokens"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.roformer import modeling_roformer
 
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
@@ -17,6 +18,9 @@ from scripts.model_types.tiny import config_of, model_of
 @pytest.mark.parametrize("model_type", ["falcon", "gpt_neo", "gpt_neox_japanese", "openai-gpt", "roformer", "xlm"])
 def test_a_type_with_its_own_attention_is_read(model_type: str) -> None:
     outcome = outcome_of(model_type)
+    if model_type == "roformer" and not hasattr(modeling_roformer, "create_causal_mask"):
+        assert "does not match transformers" in outcome.reason, "transformers 5.17 lets its decoder see later tokens"
+        return
     assert not outcome.reason and 0 < max(outcome.keep_all, outcome.evicted) < 1e-4
 
 
