@@ -73,6 +73,11 @@ def test_a_refused_pool_and_refused_cells_pass_their_parts_on() -> None:
     verdict = regressions(cells, pooled, 0.01)
     assert verdict.worse == (True, True) and verdict.pooled == pytest.approx(2.0**-9) and verdict.pooled_worse
 
+    cells = [losses(8), losses(8)]  # 2^-8 = 0.0039: too much for the pool's 0.002, but the cells pass theirs on
+    pooled = Paired(np.zeros(100), np.concatenate([cells[0].b, cells[1].b]), cluster, rate=False)
+    verdict = regressions(cells, pooled, 0.01)
+    assert verdict.worse == (True, True) and verdict.pooled_worse and verdict.pooled_threshold == 0.01
+
     verdict = regressions([losses(7)], None, 0.01)  # one cell has all of alpha
     assert verdict.worse == (True,) and verdict.pooled is None and verdict.threshold == 0.01
 

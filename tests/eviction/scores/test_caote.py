@@ -11,7 +11,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Cake
-from kvbench.eviction.scores.host import Caote, FastCaote
+from kvbench.eviction.scores.host import Caote, CriticalKV, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.eviction.scores.score import Score
@@ -84,3 +84,16 @@ def test_lone_and_missing_mass_are_finite(score: Caote) -> None:
     scores = score.refine(lone, layer)
     assert scores.isfinite().all() and (scores.argmax(1) == 7).all()
     assert (score.refine(torch.zeros(2, 30), layer) == 0).all()
+
+
+def test_the_largest_change_is_squared_where_the_norm_is() -> None:
+    layer, alone = random_layer(20), torch.zeros(2, 20)
+    alone[:, 7] = 3.0
+    plain, squared = (Caote(squared=squared).refine(alone, layer)[:, 7] for squared in (False, True))
+    torch.testing.assert_close(squared, plain.square())
+
+
+def test_the_tokens_that_stay_count_among_the_first_where_that_is_asked_for() -> None:
+    layer, ranked = random_layer(20), torch.rand(2, 12)
+    stages = [CriticalKV(protected=protected).second_stage(ranked, layer, 5) for protected in (True, False)]
+    assert [stage.protected for stage in stages] == [5, 0]
