@@ -109,6 +109,6 @@ def test_the_open_output_is_added_to(name: str, is_file: bool, tmp_path: Path) -
 
 
 def test_a_folder_is_no_file_to_write(writer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"cannot write '{tmp_path}': it is a folder; name a file with --out"):
+    with pytest.raises(UserError, match=f"cannot write '{tmp_path}': it is a folder; name a file"):
         writer(tmp_path, "more")
     assert not [*tmp_path.iterdir()]
