@@ -187,9 +187,7 @@ class ResultsFolder(os.PathLike[str]):
         return requested
 
     def _named(self, folder: str, name: str) -> Path:
-        """Return the path of a JSON file. Raises ValueError for a name that kvbench never gives, such as
-        ../../elsewhere.
-        """
+        """Return the path of a JSON file. Raises ValueError for a name that kvbench never gives, like ../../x."""
         if not FILE_NAME.fullmatch(name):
             raise UserError(
                 f"{self.path}: {name[:80]!r} names no file of {folder}: a name has letters, digits, _ and - only. "

@@ -18,8 +18,8 @@ class Progress(Protocol):
     def recorded(self, rows: list[Any]) -> None:
         """Say that the rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
 
-    def elsewhere(self, rows: int) -> None:
-        """Say that a job with so many rows was left to another process."""
+    def elsewhere(self, rows: int, whole_job: bool = True) -> None:
+        """Say that so many rows of a job are left to other processes: all that it had, or a part."""
 
 
 class Unseen(Progress):

@@ -129,8 +129,8 @@ class _Run:
             try:
                 for place, (planned, samples) in enumerate(jobs_with_samples(group.samples(prepared.tokenizer), group)):
                     job = self._source.take(group, planned)
+                    self._progress.elsewhere(len(planned.places) - len(job.places if job else ()), job is None)
                     if job is None:
-                        self._progress.elsewhere(len(planned.places))
                         continue
                     session = self._session(backend, prepared, group.model)
                     if procedure is None:

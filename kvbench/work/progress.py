@@ -64,10 +64,11 @@ class RunProgress:
         self._errors += sum(row.error is not None for row in rows)
         self._show()
 
-    def elsewhere(self, rows: int) -> None:
-        self._elsewhere += 1
+    def elsewhere(self, rows: int, whole_job: bool = True) -> None:
         self._rows_elsewhere += rows
-        self._show()
+        if whole_job:
+            self._elsewhere += 1
+            self._show()
 
     def ended(self) -> None:
         if self._prompts + self._elsewhere:

@@ -36,6 +36,17 @@ def test_prompts_of_other_processes_are_not_left(
     ]
 
 
+def test_rows_that_others_made_of_a_prompt_are_no_rows_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another process made the first two rows of the second prompt."""
+    row = cast(Row, SimpleNamespace(error=None))
+    with progress(cast(Plan, SimpleNamespace(prefills_to_do=2, rows_to_do=8))) as shown:
+        shown.elsewhere(0, whole_job=False)
+        shown.recorded([row] * 4)
+        shown.elsewhere(2, whole_job=False)
+        shown.recorded([row] * 2)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("2/2 prompts, 8/8 rows, ")
+
+
 def test_on_gpus_the_pace_is_that_of_this_process_for_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from kvbench.records import ResultsFolder, read_kept, read_rows
 from kvbench.run.cell import Cell
 from kvbench.run.eviction_method import EvictionMethod
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.plan import plan
+from kvbench.run.plan import PrefillGroup, PrefillJob, plan
 from kvbench.run.progress import RunStats
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError
@@ -101,6 +101,24 @@ def test_rows_are_the_same_whatever_else_runs(
     outcome = go(tmp_path / "after", cells[::-1])
     assert outcome.rows == len(cells) * 5 - len(few) * 2
     assert outcomes(tmp_path / "after") == together
+
+
+def test_rows_that_others_make_of_a_prompt_are_told(cells: tuple[Cell, ...], tmp_path: Path) -> None:
+    """The first time that a prompt is taken, another process has made its row of the second cell."""
+    results, told, taken = ResultsFolder(tmp_path), list[tuple[int, bool]](), set[int]()
+
+    class Shared(JobQueue):
+        def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
+            others = () if job.key in taken else [(cells[1].id, sample) for sample in job.missing]
+            taken.add(job.key)
+            return super().take(group, job.without(others))
+
+    class Told(Silent):
+        def elsewhere(self, rows: int, whole_job: bool = True) -> None:
+            told.append((rows, whole_job))
+
+    run(plan(cells[:2], set()), results, Shared(results), Told())
+    assert told == [(1, False)] * 5 + [(0, False)] * 5 and len(read_rows(tmp_path)) == 10
 
 
 @pytest.mark.parametrize("kept", [pytest.param("lengths", marks=pytest.mark.slow), "positions"])

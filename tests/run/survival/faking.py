@@ -54,7 +54,7 @@ class Silent:
     def recorded(self, rows: list[Row]) -> None:
         pass
 
-    def elsewhere(self, rows: int) -> None:
+    def elsewhere(self, rows: int, whole_job: bool = True) -> None:
         pass
 
 
