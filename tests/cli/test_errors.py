@@ -252,7 +252,7 @@ USAGE: dict[str, tuple[str, ...]] = {
     "merge one two --out s3://b/c": ("'s3://b/c' is an address", "copy it there"),
     "plan results.dir=s3://b/c": ("'s3://b/c' is an address", "mounted"),
     "run results.dir=/proc/nowhere": ("'/proc/nowhere' cannot be written", "results.dir=FOLDER"),
-    "report html --results one --out /no/x.html": ("cannot write '/no/x.html'", "--out"),
+    "report html --results one --out /no/x.html": ("cannot write '/no/x.html'", "name another file"),
     "heads --output /no/such/x.json": ("there is no folder /no/such", "make it"),
     "heads --output empty": ("--output empty is a folder",),
     "plan policy=duo_attention budget=0.5 score.path=file.txt": ("file.txt is not a table", "one line per layer"),
