@@ -27,7 +27,7 @@ DRAWS = 2
 OUTPUT_ROWS = 4
 """Fewest rows of the output layer's product if only the logits of one token per cell are needed."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
-"""Operations of torch that multiply all rows with one matrix; a `matmul` of single numbers is RoPE's, and sums nothing."""
+"""Operations of torch that multiply all rows with one matrix; RoPE's `matmul` of single numbers is none."""
 INEXACT = (
     *("cos", "sin", "tanh", "exp", "exp2", "expm1", "log", "log1p", "pow"),
     *("sigmoid", "silu", "gelu", "mish", "softplus", "erf", "elu"),
