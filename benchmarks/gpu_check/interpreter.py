@@ -50,12 +50,6 @@ def remember_parts() -> None:
     patch, dtype_of, dtypes = interpreter._patch_lang, interpreter._get_np_dtype, {}
     both = SimpleNamespace(__globals__={"language": language, "core": language.core})
 
-    def patch_lang(function: Any) -> Any:
-        scope = patch(both)
-        # Triton 3.6 has numpy convert an array of one number, which numpy 2.4 refuses.
-        language.core.tensor.__index__ = lambda number: number.handle.data.item()  # pyright: ignore[reportAttributeAccessIssue]
-        return scope
-
     def numpy_dtype(kind: Any) -> Any:
         name = kind.scalar.name
         if name not in dtypes:
@@ -63,7 +57,7 @@ def remember_parts() -> None:
         return dtypes[name]
 
     interpreter._patch_builtin = _patch_builtin
-    interpreter._patch_lang = patch_lang
+    interpreter._patch_lang = lambda function: patch(both)
     interpreter._get_np_dtype = numpy_dtype
     interpreter.InterpretedFunction.__call__ = _call  # pyright: ignore[reportAttributeAccessIssue]
     builder = interpreter.interpreter_builder

@@ -27,7 +27,7 @@ DRAWS = 2
 OUTPUT_ROWS = 4
 """Fewest rows of the output layer's product if only the logits of one token per cell are needed."""
 PRODUCTS = ("mm", "addmm", "linear", "matmul", "einsum", "_grouped_mm")
-"""Operations of torch that multiply all rows with one matrix."""
+"""Operations of torch that multiply all rows with one matrix; RoPE's `matmul` of single numbers is none."""
 INEXACT = (
     *("cos", "sin", "tanh", "exp", "exp2", "expm1", "log", "log1p", "pow"),
     *("sigmoid", "silu", "gelu", "mish", "softplus", "erf", "elu"),
@@ -139,9 +139,7 @@ class _CallRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__.removesuffix("_")
-        # RoPE's product of positions and frequencies, which transformers 5.17 makes, sums nothing.
-        sums = name != "matmul" or args[0].shape[-1] > 1
-        if name in PRODUCTS and sums and not self.in_layer:
+        if name in PRODUCTS and not self.in_layer and (name != "matmul" or args[0].shape[-1] > 1):
             self.products.add(name)
         if name in INEXACT:
             self.widths.add(result.numel())

@@ -13,12 +13,23 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
+from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
 from kvbench.support.errors import UserError
 
 INTERPRETED = triton.knobs.runtime.interpret if hasattr(triton, "knobs") else False
 """Triton's interpreter multiplies the bits of bfloat16 numbers, so there everything is float32 before a product."""
+if INTERPRETED:
+    # Triton 3.6 has numpy convert an array of one number to the end of a loop, which numpy 2.4 refuses.
+    _patch_lang_tensor = interpreter._patch_lang_tensor
+
+    def _with_index(tensor: Any, *scope: Any) -> None:
+        """Replace what `_patch_lang_tensor` replaces, and read the one number."""
+        _patch_lang_tensor(tensor, *scope)
+        tensor.__index__ = lambda number: number.handle.data.item()
+
+    interpreter._patch_lang_tensor = _with_index
 ROWS = 16
 """Rows that a program takes at a time, the smallest size of a product."""
 HALF = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from kvbench.cache.kv_cache import KVCache, compact
 from kvbench.cli.main import main
 from kvbench.eviction.scores.attn import received
+from kvbench.extras.readers.indexed_model import TRANSFORMERS
 from kvbench.extras.readers.indexer import Indexer, use_indexers
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
@@ -20,6 +23,9 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.rows import recorded
 from kvbench.support import paths
 
+pytestmark = pytest.mark.skipif(
+    Version(transformers.__version__).release < TRANSFORMERS, reason="model=indexed refuses this transformers"
+)
 TINY = {
     **{"vocab_size": 200, "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32},
     **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 32},
