@@ -88,17 +88,18 @@ def python(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=600)
 
 
-def test_every_kernel_compiles_for_an_a100(pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("arch", SHARED)
+def test_every_kernel_compiles_for_an_a100_and_an_h100(arch: int, pytestconfig: pytest.Config) -> None:
     """Triton's cache, which depends on the source of a kernel, stays from run to run: what did not change is read."""
     assert pytestconfig.cache is not None
-    done = python(pytestconfig.cache.mkdir("triton"), str(SCRIPT), "--choice", "--arch", "80")
+    done = python(pytestconfig.cache.mkdir("triton"), str(SCRIPT), "--choice", "--arch", str(arch))
     assert done.returncode == 0, done.stderr[-3000:]
     programs = {
         (size, kernel): SIZES.get(kernel, 1) if size.startswith("bfloat16") else 1
         for size, kernel in product(("bfloat16 head_dim 128", "float32 head_dim 256"), chain(*KERNELS.values()))
     }
     for (size, kernel), variants in programs.items():
-        assert f"sm_80 {size} {kernel}: {variants} variants" in done.stdout
+        assert f"sm_{arch} {size} {kernel}: {variants} variants" in done.stdout
     assert f"{sum(programs.values())} variants, 0 faults" in done.stdout
 
 
