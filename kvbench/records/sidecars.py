@@ -16,7 +16,7 @@ import os
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Literal, Self, TypeVar
 
@@ -93,7 +93,7 @@ class KeptSets(Sidecar):
     num_tokens: int
     layers: tuple[int, ...]
     lengths: tuple[tuple[int, ...], ...]
-    masks: tuple[tuple[bytes, ...], ...] | None
+    masks: tuple[tuple[bytes, ...], ...] | None = field(repr=False)
 
     def positions(self, layer: int, head: int) -> list[int]:
         """Positions that a cache head of a layer kept, in order. Raises ValueError if they were not recorded."""
