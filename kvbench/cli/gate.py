@@ -54,7 +54,7 @@ one: --min-effect 5,20.
 def main(flags: argparse.Namespace) -> int:
     """Check a run. Raises UserError for bad arguments and MissingFile where there are no rows."""
     from kvbench.records import ResultsFolder
-    from kvbench.records.manifest import citation
+    from kvbench.records.manifest import true_manifest
     from kvbench.report.compare import gate_formats
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.losses import ALARM, MIN_EFFECT
@@ -81,8 +81,9 @@ def main(flags: argparse.Namespace) -> int:
         by=settings["by"][0].split(",") if settings["by"] else (),
         allows=flags.allow_undecided,
     )
-    cited = (citation(ResultsFolder(folder), warner(flags.partial)) for folder in folders)
-    gate = replace(gate, notes=(*gate.notes, *filter(None, cited)))
+    manifests = {folder: true_manifest(ResultsFolder(folder), warner(flags.partial)) for folder in folders}
+    cited = (f"{folder}: {manifest}" for folder, manifest in manifests.items() if manifest)
+    gate = replace(gate, notes=(*gate.notes, *cited))
     for path, text in ((flags.junit, gate_formats.junit(gate)), (flags.summary, gate_formats.markdown(gate))):
         if path is not None:
             is_shared = str(path) == os.environ.get("GITHUB_STEP_SUMMARY")  # other commands write to it as well

@@ -17,7 +17,7 @@ from kvbench.papers.page import Page, page
 from kvbench.papers.published import published
 from kvbench.papers.request import PaperRequest, RowsElsewhere, Runner
 from kvbench.records import Row, check_writable
-from kvbench.records.manifest import citation
+from kvbench.records.manifest import true_manifest
 from kvbench.report.formats.table import Report
 from kvbench.report.plots.canvas import save, stamped, styled
 from kvbench.report.plots.plot import Request
@@ -144,7 +144,8 @@ class ItemSweep(PrintedPage):
         check_writable(str(sweep.results.path))
         rows = self.make_rows(sweep)
         remarks = [f"{hint}." for hint in self.cells.hints()]
-        remarks += [f"Rows: {text}." for text in [citation(sweep.results, self.warn)] if text]
+        manifest = true_manifest(sweep.results, self.warn)
+        remarks += [f"Rows: {sweep.results.path}: {manifest}."] if manifest else []
         failed = sum(row.error is not None for row in rows)
         incomplete = [f"no data for {', '.join(self.cells.missing)}"] if self.cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []

@@ -115,8 +115,8 @@ def differing(manifest: Manifest, folder: ResultsFolder) -> tuple[list[str], lis
     return changed, sorted(sizes.keys() - manifest.files.keys())
 
 
-def citation(folder: ResultsFolder, warn: Warn) -> str | None:
-    """Return the citation of a folder, after every listed file was read again; None without a manifest that is true."""
+def true_manifest(folder: ResultsFolder, warn: Warn) -> Manifest | None:
+    """Return the manifest of a folder, to cite it, after every listed file was read again; None without a true one."""
     try:
         if (manifest := read_manifest(folder)) is None:
             return None
@@ -125,7 +125,7 @@ def citation(folder: ResultsFolder, warn: Warn) -> str | None:
         warn(str(error))
         return None
     if not changed and not new:
-        return f"{folder.path}: {manifest}"
+        return manifest
     difference = (
         f"{count_noun(len(changed), 'file')} changed or gone"
         if changed

@@ -11,7 +11,7 @@ import pytest
 
 from kvbench.records import Recorder, ResultsFolder
 from kvbench.records import folder as records_folder
-from kvbench.records.manifest import citation, read_manifest
+from kvbench.records.manifest import read_manifest, true_manifest
 from kvbench.report.rows import load
 from kvbench.run.code import Code
 from kvbench.run.eviction_method import EvictionMethod
@@ -83,7 +83,7 @@ def test_rows_of_unknown_code_are_resumed_and_told_of(kvbench: Command, tiny: tu
 def test_an_edited_description_of_code_is_refused(kvbench: Command, tiny: tuple[str, ...]) -> None:
     assert kvbench("run", *tiny, "policy=full", "task.samples=1").code == 0
     manifest = read_manifest(ResultsFolder("out"))  # a run ends with one
-    assert manifest is not None and manifest.rows == 1 and citation(ResultsFolder("out"), pytest.fail)
+    assert manifest is not None and manifest.rows == 1 and true_manifest(ResultsFolder("out"), pytest.fail)
     (file,) = Path("out/codes").iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"cache": "0" * 64}))
     refused = kvbench("report", "table", "--results=out")

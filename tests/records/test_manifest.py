@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Recorder, ResultsFolder
-from kvbench.records.manifest import NAME, citation, lacks_files, read_manifest, write_manifest
+from kvbench.records.manifest import NAME, lacks_files, read_manifest, true_manifest, write_manifest
 
 
 @pytest.fixture
@@ -17,11 +17,12 @@ def folder(tmp_path: Path, make) -> ResultsFolder:
 
 
 def test_a_manifest_lists_files_and_rows_and_is_cited(folder: ResultsFolder) -> None:
-    assert citation(folder, pytest.fail) is None  # there is none
+    assert true_manifest(folder, pytest.fail) is None  # there is none
     manifest = write_manifest(folder, None)
     assert read_manifest(folder) == manifest and manifest.rows == 2
     assert [path.partition("/")[0] for path in manifest.files] == ["rows", "kept", "finished"]
-    assert citation(folder, pytest.fail) == f"{folder.path}: 2 rows in 3 files, manifest {manifest.root[:16]}"
+    assert true_manifest(folder, pytest.fail) == manifest
+    assert str(manifest) == f"2 rows in 3 files, manifest {manifest.root[:16]}"
     assert write_manifest(folder, None) == manifest
 
 
@@ -30,12 +31,12 @@ def test_a_root_is_of_every_byte_and_every_file(folder: ResultsFolder, make) -> 
     (kept,) = (folder.path / "kept").iterdir()
     kept.write_text("[]\n")
     messages: list[str] = []
-    assert citation(folder, messages.append) is None
+    assert true_manifest(folder, messages.append) is None
     assert "does not describe the folder: 1 file changed or gone: kept/" in messages[0]
     assert write_manifest(folder, None).root != root
     with Recorder(folder) as recorder:
         recorder.append([make(sample=2)])
-    assert citation(folder, messages.append) is None and "2 files not listed" in messages[1]
+    assert true_manifest(folder, messages.append) is None and "2 files not listed" in messages[1]
 
 
 def test_what_a_manifest_lists_is_not_described_anew_by_a_run(folder: ResultsFolder, make) -> None:
@@ -47,7 +48,7 @@ def test_what_a_manifest_lists_is_not_described_anew_by_a_run(folder: ResultsFol
         recorder.append([make(sample=2)])
     after = write_manifest(folder, before)
     assert after.rows == 3 and after.files.items() > before.files.items()
-    assert citation(folder, lambda text: None) is None
+    assert true_manifest(folder, lambda text: None) is None
 
 
 def test_a_run_that_failed_after_its_rows_lacks_a_manifest(folder: ResultsFolder) -> None:

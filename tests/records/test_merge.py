@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Curve, Recorder, ResultsFolder, read_rows, read_sidecar
-from kvbench.records.manifest import citation, differing, read_manifest, write_manifest
+from kvbench.records.manifest import differing, read_manifest, true_manifest, write_manifest
 from kvbench.records.merge import merge
 from kvbench.report.rows import load_table
 from tests.cells import name_of
@@ -63,7 +63,7 @@ def test_shards_become_one_folder(tmp_path: Path, shard) -> None:
     assert (folder.path / "errors" / error.name).read_text() == "Traceback"
     load_table(folder, (), pytest.fail)  # nothing is damaged or missing
     manifest = read_manifest(folder)
-    assert manifest is not None and manifest.rows == 4 and citation(folder, pytest.fail)
+    assert manifest is not None and manifest.rows == 4 and true_manifest(folder, pytest.fail)
     assert write_manifest(folder, None) == manifest
     for source in (first, second):  # copied as they are
         assert not differing(write_manifest(source, None), ResultsFolder(source.path))[0]

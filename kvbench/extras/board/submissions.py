@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kvbench.records import ResultsFolder
 from kvbench.records.environment import content_hash
 from kvbench.records.lines import Warn, check_name, listed
-from kvbench.records.manifest import citation
+from kvbench.records.manifest import true_manifest
 from kvbench.records.parquet import checked_bytes
 from kvbench.records.rows import Describe
 from kvbench.report.compare.gate import FAILED, PASSED, Gate, check
@@ -140,6 +140,6 @@ def _root(name: str, paths: Sequence[Path]) -> str:
         digests = {path.name: hashlib.sha256(checked_bytes(path)[0]).hexdigest() for path in paths}
         return content_hash(digests)[:16]
     folder = ResultsFolder(paths[0])
-    if (cited := citation(folder, refuse)) is None:
+    if (manifest := true_manifest(folder, refuse)) is None:
         raise UserError(f"{name} has no manifest.json: kvbench pack --results {name} writes it")
-    return cited.rsplit(" ", 1)[-1]
+    return manifest.root[:16]

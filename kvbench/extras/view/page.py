@@ -15,6 +15,7 @@ import numpy as np
 from kvbench.extras.view.rendered import rendered
 from kvbench.extras.view.shown_samples import ShownPrompt, sample_data
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, read_sidecar
+from kvbench.records.manifest import true_manifest
 from kvbench.records.rows import Describe
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
@@ -38,7 +39,7 @@ def write_page(
 ) -> None:
     """Write the page of a results folder, a Parquet file or a frame of rows; see `page_of`."""
     check_page(out)
-    page = page_of(source, warn, where, samples)
+    page, place = page_of(source, warn, where, samples), place_of(source)
     data = {"cells": page.cells, "samples": page.samples, "prompts": page.prompts, "looks": looks_of(page.cells)}
     html = rendered(
         "page",
@@ -53,6 +54,7 @@ def write_page(
         cells=len(page.cells),
         errors=sum(cell["errors"] for cell in page.cells),
         environments=page.environments,
+        manifest=None if place is None or not place.is_dir() else true_manifest(ResultsFolder(place), warn),
         live=False,
     )
     with text_to(out) as file:

@@ -22,6 +22,7 @@ from kvbench.extras.view.page import page_of, write_page
 from kvbench.extras.view.rendered import embedded
 from kvbench.extras.view.shown_samples import readable_places
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
+from kvbench.records.manifest import write_manifest
 from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.html import template
@@ -97,6 +98,20 @@ def test_the_page_asks_no_network_and_says_no_secret(folder, tmp_path):
     assert "document.title=" not in own.replace("\\u003c", "<").split('<script id="data"')[0]
     data = embedded({"a": HOSTILE})
     assert not set("<>&\u2028") & set(data) and json.loads(data) == {"a": HOSTILE}
+
+
+def test_a_page_cites_the_manifest_of_its_folder_if_it_is_true(folder, tmp_path, cell):
+    def end_of_page(warn=silent):
+        write_page(folder, tmp_path / "page.html", warn)
+        return (tmp_path / "page.html").read_text().rpartition("<footer>")[2].partition("</footer>")[0]
+
+    assert "manifest" not in end_of_page()
+    manifest = write_manifest(ResultsFolder(folder), None)
+    assert f"a folder with {manifest}, which" in end_of_page()
+    with Recorder(folder) as recorder:
+        recorder.append(cell([1.0], cell="c3"))
+    told = []
+    assert "manifest" not in end_of_page(told.append) and "not cited" in told[-1]
 
 
 @pytest.mark.parametrize(
