@@ -81,8 +81,8 @@ def main(flags: argparse.Namespace) -> int:
         by=settings["by"][0].split(",") if settings["by"] else (),
         allows=flags.allow_undecided,
     )
-    manifests = {folder: true_manifest(ResultsFolder(folder), warner(flags.partial)) for folder in folders}
-    cited = (f"{folder}: {manifest}" for folder, manifest in manifests.items() if manifest)
+    manifests = {folder: true_manifest(folder, warner(flags.partial)) for folder in map(ResultsFolder, folders)}
+    cited = (f"{folder.path}: {manifest}" for folder, manifest in manifests.items() if manifest)
     gate = replace(gate, notes=(*gate.notes, *cited))
     for path, text in ((flags.junit, gate_formats.junit(gate)), (flags.summary, gate_formats.markdown(gate))):
         if path is not None:

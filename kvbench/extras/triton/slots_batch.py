@@ -24,7 +24,6 @@ class SlotsBatch(EvictingBatch):
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         super().__init__(caches, cells, max_new_tokens)
         self._new = 0
-        self._alone: list[int] = []
         self._groups: list[list[int]] = []
         self._slots: dict[tuple[int, int], Slots] = {}
         self._newest: dict[torch.device, Tensor] = {}
@@ -47,7 +46,7 @@ class SlotsBatch(EvictingBatch):
     ) -> Heads:
         if self._groups and len(self._groups[0]) == self.num_active:
             return self._attend_together(0, layer, queries, keys, values, rule)
-        outputs = self._attend_alone(self._alone, layer, queries, keys, values, rule, call)
+        outputs = super()._attend_and_evict(layer, queries, keys, values, rule, call)
         for number in range(len(self._groups)):
             rows = self._rows_of(number, queries.device)
             own, new_keys, new_values = (part.index_select(0, rows) for part in (queries, keys, values))
@@ -57,13 +56,13 @@ class SlotsBatch(EvictingBatch):
     def _group(self, new: int) -> None:
         """Find the cells that read `new` tokens alone, and the cells of each key."""
         groups: dict[Hashable, list[int]] = {}
-        self._new, self._alone, self._rows = new, [], {}
+        alone: list[int] = []
         for cell, cache in self._open(range(self.num_active)):
             if new == 1 and not cache.divides and can_evict(cache.evictor, cache.every):
                 groups.setdefault(_key(cache), []).append(cell)
             else:
-                self._alone.append(cell)
-        self._groups = list(groups.values())
+                alone.append(cell)
+        self._new, self._alone, self._groups, self._rows = new, alone, list(groups.values()), {}
 
     def _rows_of(self, group: int, device: torch.device) -> Int[Tensor, "cells"]:
         """Return the rows of the cells of a group; the host does not wait for them."""

@@ -30,6 +30,7 @@ class EvictingBatch(DecodeBatch):
         recurrent = join_states([cache.recurrent for cache in caches])
         super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed = caches, set[int]()
+        self._alone: Sequence[int] = range(self.num_active)
         self._call: AttentionCall | None = None
         self._local: dict[int, LocalLayer] = {}
 
@@ -52,22 +53,12 @@ class EvictingBatch(DecodeBatch):
         rule: AttentionParams,
         call: AttentionCall | None,
     ) -> Heads:
-        """`_attend` for a layer that is evicted from. call: as of `receive`."""
-        return self._attend_alone(range(self.num_active), layer, queries, keys, values, rule, call)
+        """`_attend` for a layer that is evicted from, by each cell in `_alone`; the outputs of others are zero.
 
-    def _attend_alone(
-        self,
-        cells: Iterable[int],
-        layer: int,
-        queries: Heads,
-        keys: KVHeads,
-        values: KVHeads,
-        rule: AttentionParams,
-        call: AttentionCall | None,
-    ) -> Heads:
-        """`_attend_and_evict` for some cells, one after the other; the outputs of others are zero."""
+        call: as of `receive`.
+        """
         outputs = torch.zeros_like(queries)
-        for cell, cache in self._open(cells):
+        for cell, cache in self._open(self._alone):
             try:
                 own = call and call._replace(hidden=call.hidden[cell : cell + 1])
                 outputs[cell] = cache.attend(layer, queries[cell], keys[cell], values[cell], rule, own)
